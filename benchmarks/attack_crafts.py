@@ -27,7 +27,7 @@ from fedfew.methods.fedmoments.method import FedMoments
 from fedfew.methods.fedmoments.survey import moments_of
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.screen import models
-from fedfew.runtime.site import Sites
+from fedfew.runtime.site import InlineFleet, Sites
 from fedfew.training.sgd import LocalSGD, descend
 
 TARGET = 0
@@ -292,10 +292,9 @@ Said = dict[tuple[int, int, bytes], ClientUpdate | Missing]
 
 
 @dataclass(frozen=True, eq=False)
-class HostileFleet:
+class HostileFleet(InlineFleet):
     """Clients in this process, some of them hostile."""
 
-    sites: Sites
     attack: Attack
     hostile: frozenset[int]
     output: Said = field(default_factory=dict)
@@ -354,16 +353,6 @@ class HostileFleet:
 
     def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         return partial(self.sites.score, omega)
-
-    def memory(self) -> dict[int, dict[str, Tensor]]:
-        return self.sites.memory
-
-    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
-        self.sites.memory.clear()
-        self.sites.memory.update(memory)
-
-    def close(self) -> None:
-        """Nothing to close: all runs in this process."""
 
 
 def backdoor_success(sites: Sites, omega: Vector) -> float:

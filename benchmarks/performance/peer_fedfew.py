@@ -21,7 +21,7 @@ from fedfew.runtime.rounds import count
 
 
 @dataclass(frozen=True, eq=False)
-class OneByOne:
+class OneByOne(Fleet):
     """A fleet that asks another one for a single client at a time and records how long each took."""
 
     fleet: Fleet

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.layout import Payload, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Scores, Scoring, ServerSite
+from fedfew.core.types import ClientUpdate, Fleet, Scores, Scoring, ServerSite
 from fedfew.data.samples import Images
 from fedfew.methods.fedmix import FedMix
 from fedfew.runtime.exchange import Clients
@@ -25,7 +25,7 @@ from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
 
 
-class NudgingFleet:
+class NudgingFleet(Fleet):
     """Clients that answer ω and a little noise: the round is real, and nothing is learned."""
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate]:
@@ -35,15 +35,6 @@ class NudgingFleet:
 
     def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         return lambda: Scores(0.5, 1.0, None)
-
-    def memory(self) -> dict[int, dict[str, Tensor]]:
-        return {}
-
-    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
-        """Nothing is kept."""
-
-    def close(self) -> None:
-        """Nothing runs."""
 
 
 def most_memory() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.runtime.every_method import CASES
-from tests.runtime.tiny_run import model_hash, play, records, tiny_parts, tiny_run
+from tests.runtime.tiny_run import PassingFleet, model_hash, play, records, tiny_parts, tiny_run
 
 from fedfew.config.parts import Parts
 from fedfew.core.evaluation import Evaluation, score
@@ -49,15 +49,12 @@ def test_the_clients_mean_is_scored_on_the_test_images() -> None:
     parts, fleet = tiny_parts(method__name="fedavg", rounds=2)
     seen: list[torch.Tensor | None] = []
 
-    class Watching:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(fleet, name)
-
+    class Watching(PassingFleet):
         def score(self, omega: torch.Tensor, clients: torch.Tensor | None = None) -> Any:
             seen.append(clients)
             return fleet.score(omega, clients)
 
-    rounds = play(parts, Watching(), 2)
+    rounds = play(parts, Watching(fleet), 2)
     federation = parts.federation
     for clients, (_, record) in zip(seen, rounds, strict=True):
         assert clients is not None

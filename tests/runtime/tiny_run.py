@@ -75,7 +75,7 @@ def tiny_parts(**overrides: Any) -> tuple[Parts, Fleet]:
 
 
 @dataclass(eq=False)
-class PassingFleet:
+class PassingFleet(Fleet):
     """A fleet that leaves everything to another one."""
 
     fleet: Fleet

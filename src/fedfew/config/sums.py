@@ -35,7 +35,6 @@ def exchange_of(config: Config) -> "SecureExchange":
 
 
 def client_of(config: Config, network: Network, identity: "Identity | None" = None) -> "SumClient":
-    """How clients answer."""
     from fedfew.secure.client import SumClient  # noqa: PLC0415 - of an extra
 
     schema = Wire(config.method, config.transforms).reply_schema(network.layout)

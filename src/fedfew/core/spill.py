@@ -105,7 +105,6 @@ class ReplySpill:
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
     return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
 
 

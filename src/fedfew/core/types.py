@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import Refusal
-from fedfew.core.layout import Expected, Layout, Payload, Reply, Schema, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Reply, Schema, Vector, nbytes
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
@@ -238,6 +238,10 @@ class Method:
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         raise NotImplementedError
 
+    def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int:
+        """Bytes that are sent: the payload's, unless the client already has a part of it."""
+        return nbytes(payload)
+
     def asks(self, state: ServerState) -> bool:
         """Whether clients are selected in this round; False once the method needs nothing more from them."""
         return True
@@ -330,15 +334,32 @@ class Passes(Protocol):
         """Seconds of the passes since the last call, in this process and in total."""
 
 
-class Fleet(Protocol):
-    """Where clients train. Clients that do not answer are returned as Missing."""
+class Fleet:
+    """Where clients train. Clients that do not answer are returned as Missing; the defaults suit a single process."""
 
-    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]:
+        raise NotImplementedError
 
-    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring: ...
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
+        raise NotImplementedError
 
-    def memory(self) -> dict[int, dict[str, Tensor]]: ...
+    def online(self) -> Sequence[int] | None:
+        """The clients that can be reached; None where that is all of them."""
+        return None
 
-    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None: ...
+    def traffic(self) -> dict[str, int]:
+        """Bytes really sent in the last round, on a network."""
+        return {}
 
-    def close(self) -> None: ...
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        """What clients keep between rounds, for the checkpoint."""
+        return {}
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
+        """Give clients what a checkpoint has kept for them."""
+
+    def end(self) -> None:
+        """Called when the last round is done."""
+
+    def close(self) -> None:
+        """Called in any case: nothing may be left running."""

@@ -27,7 +27,6 @@ class BatchResult:
         return list({event.cell.identity: event.cell for event in self.ends}.values())
 
     def paths(self, kind: str) -> list[Path]:
-        """The runs that ended in this way."""
         return [event.path for event in self.ends if event.kind == kind]
 
     @property

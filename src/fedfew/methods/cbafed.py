@@ -143,7 +143,6 @@ def shares(counts: Tensor) -> Tensor:
 
 
 def label_counts(site: ServerSite) -> Tensor:
-    """The server's labels by class."""
     return torch.bincount(site.labeled.labels, minlength=site.classes).double()
 
 

@@ -29,7 +29,6 @@ class HelperLibrary:
 
     @staticmethod
     def of(state: ServerState) -> "HelperLibrary":
-        """The library in a server's state."""
         models = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("client/")}
         embeddings = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("embedding/")}
         pairs = state.extra.get("seen")

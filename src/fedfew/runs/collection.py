@@ -69,7 +69,6 @@ def name_below(folder: Path, path: Path) -> str:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a path names an archive."""
     return path.name.endswith(SUFFIX)
 
 

@@ -39,7 +39,6 @@ def paths(folder: RunFolder) -> tuple[Path, Path]:
 
 
 def begin(folder: RunFolder) -> Seal:
-    """An empty journal."""
     for path in paths(folder):
         write_atomically(path, b"")
     return EMPTY

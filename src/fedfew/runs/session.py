@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 
@@ -55,13 +55,6 @@ class NetworkModule(Protocol):
     def assemble(self, config: Config, report: Report | None = None) -> Parts: ...
 
     def advance(self, session: "Session", report: Report | None = None) -> Generator[RoundRecord]: ...
-
-
-@runtime_checkable
-class Informing(Protocol):
-    """A fleet that informs its sites when the last round is done."""
-
-    def end(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -119,8 +112,7 @@ class Session:
                     ):  # fmt: skip
                         self._commit(store, journal, state, chosen.memory(), record)
                         yield record
-                    if isinstance(chosen, Informing):
-                        chosen.end()
+                    chosen.end()
             for name, content in final_files(self.folder, self.parts, self.state).items():
                 if file_digest(self.folder / name) != digest(content):
                     write_atomically(self.folder / name, content)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,22 +16,6 @@ from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.screen import Judgement, Measurement, Screen
 from fedfew.runtime.wire import Wire
-
-
-@runtime_checkable
-class CountsBytes(Protocol):
-    """A method that sends less than its payload holds, because clients already have part of it."""
-
-    def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int: ...
-
-
-@runtime_checkable
-class RealSites(Protocol):
-    """A fleet of real sites: it knows who can be reached, and the real traffic."""
-
-    def online(self) -> list[int]: ...
-
-    def traffic(self) -> dict[str, int]: ...
 
 
 class Exchange(Protocol):
@@ -145,7 +129,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
     cohort = draw(clients, fleet, state.round)
     gone = drop_out(clients.seed, state.round, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
-    down = _bytes_down(algorithm, state, payloads)
+    down = sum(algorithm.bytes_down(state, k, payload) for k, payload in payloads.items())
     wire = Wire(algorithm, clients.transforms)
     inbox = Inbox(
         payloads,
@@ -173,7 +157,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
         down,
         inbox.bytes_up,
         inbox.unused,
-        fleet.traffic() if isinstance(fleet, RealSites) else {},
+        fleet.traffic(),
         site.classes,
         {k: min(judgement.scaled[k].values()) for k in sorted(judgement.scaled) if k in updates},
         {k: update.examples for k, update in counted.items() if k in updates},
@@ -217,12 +201,6 @@ def refuse_common_fault(answers: Answers) -> None:
         raise FedfewError("E512", "first round", problem[:400])
 
 
-def _bytes_down(algorithm: Method, state: ServerState, payloads: Mapping[int, Payload]) -> int:
-    if isinstance(algorithm, CountsBytes):
-        return sum(algorithm.bytes_down(state, k, payload) for k, payload in payloads.items())
-    return sum(map(nbytes, payloads.values()))
-
-
 def received_bytes(reply: Mapping[str, object]) -> int:
     """Received bytes of a reply, which may hold anything."""
     if not isinstance(reply, Mapping):
@@ -232,6 +210,8 @@ def received_bytes(reply: Mapping[str, object]) -> int:
 
 def draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
     """S_t among all clients, or among those that a network can reach; the same draw if all can be reached."""
-    online = fleet.online() if isinstance(fleet, RealSites) else range(clients.count)
+    online = fleet.online()
+    if online is None:
+        online = range(clients.count)
     size = min(clients.cohort, len(online))
     return [online[i] for i in draw_cohort(clients.seed, t, len(online), size, clients.availability)]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Payload, Vector
-from fedfew.core.types import ClientUpdate, Missing, Scores, Scoring
+from fedfew.core.types import ClientUpdate, Fleet, Missing, Scores, Scoring
 from fedfew.runtime.arena import Arena, index_bytes, shared_file
 from fedfew.runtime.channel import Channel
 
@@ -71,7 +71,7 @@ class Worker:
         return f"signal {-status}" if status < 0 else f"status {status}"
 
 
-class PoolFleet:
+class PoolFleet(Fleet):
     """Trains clients on ``workers`` processes that run ``module`` and receive ``hello`` first.
 
     A client has ``timeout`` seconds (0: no limit); a reply of more than ``limit`` bytes is not even read.

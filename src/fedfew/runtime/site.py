@@ -20,6 +20,7 @@ from fedfew.core.streams import stream
 from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
+    Fleet,
     LabeledClientSite,
     Method,
     Missing,
@@ -157,7 +158,7 @@ def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float
 
 
 @dataclass(frozen=True, eq=False)
-class InlineFleet:
+class InlineFleet(Fleet):
     """One client after another in this process."""
 
     sites: Sites
@@ -176,6 +177,3 @@ class InlineFleet:
     def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
         self.sites.memory.clear()
         self.sites.memory.update(memory)
-
-    def close(self) -> None:
-        """Nothing runs outside this process."""

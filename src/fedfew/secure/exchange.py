@@ -14,7 +14,7 @@ from fedfew.core.errors import UNUSED, FedfewError, Refusal
 from fedfew.core.layout import Payload, Reply, Schema, nbytes
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
 from fedfew.runtime.cohort import drop_out
-from fedfew.runtime.exchange import Answers, Clients, RealSites, draw, received_bytes
+from fedfew.runtime.exchange import Answers, Clients, draw, received_bytes
 from fedfew.runtime.screen import Screen
 from fedfew.runtime.wire import Wire
 from fedfew.secure import messages
@@ -61,8 +61,7 @@ class Post:
                 self.unused.append(answer)
             elif isinstance(answer, Missing):
                 self.missing.setdefault(answer.client, answer)
-        if isinstance(self.fleet, RealSites):
-            self.wire.update(self.fleet.traffic())
+        self.wire.update(self.fleet.traffic())
         for k in sent.keys() - replies.keys():
             self.missing.setdefault(k, Missing(k, Refusal.NO_ANSWER, "gave no answer"))
         return replies

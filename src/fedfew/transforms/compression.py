@@ -145,7 +145,6 @@ def _unpack(code: Tensor, size: int) -> Tensor:
 
 
 def codec_of(kind: str, share: float) -> Codec:
-    """The codec of this name."""
     kinds: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(share), "ternary": Ternary()}
     return kinds[kind]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedfew.config.tree import FleetSettings
 from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Payload, Vector, nbytes
-from fedfew.core.types import ClientUpdate, Missing, Scoring
+from fedfew.core.types import ClientUpdate, Fleet, Missing, Scoring
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.post import Post, Pulled
 from fedfew.deploy.messages.records import as_array, to_content
@@ -66,7 +66,7 @@ class SiteMessage:
         return (Missing(client, code, reason) for client in self.clients)
 
 
-class GridFleet:
+class GridFleet(Fleet):
     """Trains clients at the nodes of a Grid, with deadlines of its own."""
 
     def __init__(
@@ -222,6 +222,3 @@ class GridFleet:
             for reply in self._post.pull(dict(waiting)):
                 waiting.pop(reply.to, None)
             sleep(_POLL if waiting else 0)
-
-    def close(self) -> None:
-        """Nothing to end: the Grid belongs to the ServerApp."""

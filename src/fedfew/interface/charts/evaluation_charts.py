@@ -36,7 +36,6 @@ def confusion(run: Run) -> Grid:
 
 
 def by_class(run: Run) -> Bars:
-    """Precision and recall of each class."""
     rows = run.evaluation["classes"]
     series = [(key, [row[key] or 0.0 for row in rows]) for key in ("precision", "recall")]
     known = [(row["recall"], row["class"]) for row in rows if row["recall"] is not None]

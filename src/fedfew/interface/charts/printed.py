@@ -53,7 +53,6 @@ def draw(figure: Figure, width: float = 7.2, height: float = 4.0) -> Drawing:
 
 
 def png(drawing: Drawing) -> bytes:
-    """A drawing as PNG."""
     content = io.BytesIO()
     drawing.savefig(content, format="png", dpi=110)
     return content.getvalue()

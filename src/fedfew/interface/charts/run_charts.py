@@ -85,7 +85,6 @@ def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ())
 
 
 def loss(run: Run, others: Sequence[Run] = ()) -> Lines:
-    """Cross-entropy on the test set."""
     runs = [run, *others]
     series = [
         Series("loss" if not others else r.name, _rounds(known), [x["loss"] for x in known], i)
@@ -233,7 +232,6 @@ def cosines(run: Run) -> Lines:
 
 
 def traffic(run: Run) -> Lines:
-    """Bytes sent so far."""
     records = run.records
     series = [
         Series("to clients", _rounds(records), list(accumulate(r["bytes_down"] for r in records))),

@@ -34,7 +34,6 @@ def svg(figure: Figure, *, width: int = WIDTH, alone: bool = False) -> str:
 
 
 def chart_style() -> str:
-    """The charts' style sheet."""
     return (resources.files("fedfew.interface.charts") / "charts.css").read_text("utf-8")
 
 

@@ -35,17 +35,14 @@ ERROR_CODE = Name("code", lambda: {code: entry.title for code, entry in CODES.it
 
 
 def flag(name: str, help: str, *parameter: str) -> click.Option:
-    """An option without a value."""
     return click.Option([name, *parameter], is_flag=True, help=help)
 
 
 def path(name: str, metavar: str, help: str, *parameter: str, **more: Any) -> click.Option:
-    """An option that is a file or folder."""
     return click.Option([name, *parameter], metavar=metavar, type=PATH, help=help, **more)
 
 
 def text(name: str, metavar: str, help: str, *parameter: str, **more: Any) -> click.Option:
-    """An option that is text."""
     return click.Option([name, *parameter], metavar=metavar, help=help, **more)
 
 
@@ -142,5 +139,4 @@ def command(target: str, help: str, *params: click.Parameter, name: str = "") ->
 
 
 def group(name: str, help: str, *commands: click.Command, **settings: Any) -> Group:
-    """A group of commands."""
     return Group(name, {str(part.name): part for part in commands}, help=help, **settings)

@@ -15,7 +15,6 @@ FLEETS = {
 
 
 def methods(name: str, json: bool) -> None:
-    """List methods, aggregators, objectives, models, datasets, partitions, fleets and presets; or explain one."""
     if name:
         from fedfew.interface.describe import describe  # noqa: PLC0415 - a method's settings need torch, names do not
 
@@ -35,7 +34,6 @@ def methods(name: str, json: bool) -> None:
 
 
 def presets(name: str, json: bool) -> None:
-    """List the presets; or show one in full, with its base and all defaults filled in."""
     if name:
         from fedfew.interface.describe import show_config  # noqa: PLC0415 - defaults are the methods' own, which need torch
 
@@ -50,7 +48,6 @@ def presets(name: str, json: bool) -> None:
 
 
 def explain(code: str, json: bool) -> None:
-    """Explain an error code."""
     entries = CODES if not code else {code.upper(): CODES[code.upper()]} if code.upper() in CODES else {}
     if not entries:
         close = difflib.get_close_matches(code.upper(), CODES, 1)

@@ -43,7 +43,6 @@ def sums(table: Path, columns: str, out: Path, json: bool) -> None:
 
 
 def ls(json: bool) -> None:
-    """List the datasets, fetched or not."""
     entries = inventory()
     if json:
         print_json({"datasets": [entry | {"path": str(entry["path"])} for entry in entries]})

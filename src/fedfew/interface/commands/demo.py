@@ -68,7 +68,6 @@ COMPARISONS: dict[str, tuple[str, dict[str, Arm]]] = {
 
 
 def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
-    """Compare a few methods with training on the labels alone, on photographs or digits included in fedfew."""
     start, folder = perf_counter(), new_folder(out, "demo")
     data = data or ("photos" if installed("pretrained") else "digits")
     preset, arms = COMPARISONS[data]

@@ -25,7 +25,6 @@ NOT_FOR_USERS = ("dev",)
 
 
 def doctor(json: bool) -> None:
-    """Show versions, torch build, threads, extras, cache folder and disk; exit status 2 if something is wrong."""
     problems: list[str] = []
     facts: dict[str, Any] = {
         "fedfew": __version__,

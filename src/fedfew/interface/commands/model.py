@@ -108,7 +108,6 @@ def label_next(
 
 
 def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str], json: bool) -> None:
-    """Export a model with its preprocessing, class names and a model card; checked against torch."""
     trained = Run.open(run, allow_code=allow_code).using(model)
     done = export_model(trained, format, out, _server_only(trained))
     length = sum(file.stat().st_size for file in ([done.path] if done.path.is_file() else done.path.iterdir()))

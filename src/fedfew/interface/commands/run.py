@@ -30,7 +30,6 @@ def run(
     no_baseline: bool,
     json: bool,
 ) -> None:
-    """Train: any method × aggregator × model × dataset × partition, and server-only training to compare it with."""
     settings = load(config, scaled_overrides(config, scale, overrides), keep_settings=keep_settings)
     note_sums(settings)
     with counting("features of images") as report:
@@ -52,7 +51,6 @@ def has_baseline(config: "Config") -> bool:
 
 
 def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Collection[str], json: bool) -> None:
-    """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
     with counting("features of images") as report:
         session = reopen(run, warn, overrides, anyway=anyway, report=report, allow_code=allow_code)
     finish(session, json)

@@ -11,7 +11,6 @@ from fedfew.runs.collection import SUFFIX, is_archive, open_runs, runs_below, un
 
 
 def ls(folder: Path, json: bool) -> None:
-    """List runs with their state and accuracy."""
     rows: list[dict[str, Any]] = []
     for run in runs_below(folder):
         try:
@@ -43,7 +42,6 @@ def ls(folder: Path, json: bool) -> None:
 
 
 def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
-    """Send the new rounds of runs, and say how to look at them."""
     if to not in SINKS:
         raise FedfewError("E105", "--to", f"{to!r} is unknown", f"Known: {', '.join(SINKS)}")
     send, show = SINKS[to]

@@ -11,7 +11,6 @@ from fedfew.interface.report import write_report
 
 
 def report(path: Path, out: Path | None, json: bool) -> None:
-    """Write a report: accuracies, bounds, charts, command, config, versions and hashes."""
     written = write_report(path, out)
     if json:
         print_json({"report": str(written), "bytes": written.stat().st_size})
@@ -20,7 +19,6 @@ def report(path: Path, out: Path | None, json: bool) -> None:
 
 
 def watch(runs: Path, host: str, port: int | None, open_: bool, json: bool) -> None:
-    """Show runs in the browser as they advance; ends with Ctrl-C."""
     if not runs.is_dir():
         raise FedfewError("E302", str(runs), "is not a folder" if runs.exists() else "does not exist")
 

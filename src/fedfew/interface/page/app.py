@@ -57,7 +57,6 @@ def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending 
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """The only static files."""
     own = resources.files("fedfew.interface.page") / "static"
     style = chart_style() + (resources.files("fedfew.interface.report") / "templates" / "style.css").read_text("utf-8")
     return {
@@ -82,20 +81,17 @@ def show_runs(library: Library, pages: Any, request: Request) -> Response:
 
 
 def show_run(library: Library, pages: Any, request: Request) -> Response:
-    """One run."""
     key, run = _run(library, request)
     shown = about_run(run, _siblings(library, run), _links(f"/run/{key}/chart", []))
     return _html(pages, "run.html", **shown, live=f"/run/{key}/live")
 
 
 def run_chart(library: Library, request: Request) -> Response:
-    """One of the run's figures as a file."""
     _, run = _run(library, request)
     return _file(figures_of(run, bounds_of(run, _siblings(library, run))), request)
 
 
 def show_comparison(library: Library, pages: Any, request: Request) -> Response:
-    """The chosen runs, or all, in comparison."""
     runs, faults = library.all()
     chosen = _chosen(library, request)
     compared = list((chosen or runs).values())
@@ -114,19 +110,16 @@ def show_comparison(library: Library, pages: Any, request: Request) -> Response:
 
 
 def comparison_chart(library: Library, request: Request) -> Response:
-    """One of the comparison's figures as a file."""
     compared = list((_chosen(library, request) or library.all()[0]).values())
     return _file([figure for table in tables(compared) for figure in table.figures], request)
 
 
 async def stream_run(library: Library, ending: Ending, request: Request) -> Response:
-    """Events of one run."""
     key, _ = _run(library, request)
     return _stream(run_news(library, key, last_seen(request.headers.get("last-event-id")), ending))
 
 
 async def stream_library(library: Library, ending: Ending, request: Request) -> Response:
-    """Events of all runs."""
     return _stream(library_news(library, ending))
 
 

@@ -88,7 +88,6 @@ class Library:
         return signature(path, held_locks()) if path else None
 
     def signatures(self) -> dict[str, Signature]:
-        """The signatures of all runs."""
         locks = held_locks()
         return {key: signature(path, locks) for key, path in self.paths().items()}
 
@@ -136,7 +135,6 @@ def _started(path: Path) -> float:
 
 
 def event(name: str, data: dict[str, Any], number: int | None = None) -> str:
-    """One event in wire format."""
     head = f"id: {number}\n" if number is not None else ""
     return f"{head}event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
