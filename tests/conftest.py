@@ -7,6 +7,7 @@ from importlib import import_module
 import pytest
 import torch
 from hypothesis import settings
+from tests.runtime.tiny_run import few_fits
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX may be shown and not work: E120
 
@@ -23,3 +24,10 @@ digits, weights = cache(included.mini_mnist), cache(lite0.read_weights)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(included, "mini_mnist", digits)
     monkeypatch.setattr(lite0, "read_weights", weights)
+
+
+@pytest.fixture(autouse=True)
+def few_fits_of_fedmoments(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny runs of every method have few fits in these folders, where only bits matter."""
+    if request.path.parent.name in ("contract", "integration", "runs", "runtime"):
+        few_fits(monkeypatch)

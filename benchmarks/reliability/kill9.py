@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.interface.subprocess_runs import LASTING, committed, launch, result, write_config
+from tests.interface.fedfew_command import LASTING, committed, launch, result, write_config
 from tests.runtime.processes import alive, children, eventually, gone
 from tests.runtime.tiny_run import model_hash, records
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.interface.subprocess_runs import launch, result, write_config
+from tests.interface.fedfew_command import launch, result, write_config
 from tests.runtime.processes import alive, children, eventually, gone
 from tests.runtime.tiny_run import TINY, model_hash
 

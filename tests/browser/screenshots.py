@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 from tests.browser.devtools import Tab, browser
-from tests.interface.page_server import serving
+from tests.interface.small_runs import serving
 
 import fedfew
 from fedfew.interface.page.library import key_of

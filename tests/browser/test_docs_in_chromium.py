@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.browser.devtools import Tab, browser, chromium
-from tests.docs.site import build_site
+from tests.docs.blocks import build_site
 
 pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="chromium is not installed; make test-browser installs it"),

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.browser.devtools import Tab, browser, chromium
-from tests.interface.page_server import serving
-from tests.interface.small_runs import SMALL, record, small_run, written_run
+from tests.interface.small_runs import SMALL, record, serving, small_run, written_run
 
 import fedfew
 from fedfew.core.storage import append_durably

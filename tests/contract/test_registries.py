@@ -11,7 +11,9 @@ import pytest
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter
-from tests.contract.runs import TINY, tiny_rounds
+from tests.config import own_parts
+from tests.contract.runs import TINY, tiny_config, tiny_rounds
+from tests.interface.fedfew_command import fedfew
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config import REGISTRIES
@@ -159,3 +161,22 @@ def test_an_installed_package_adds_a_name(monkeypatch: pytest.MonkeyPatch) -> No
     assert known["mine"] is AGGREGATORS["uniform"] and known["fedavg"] is AGGREGATORS["fedavg"]
     assert "mine" in known and "other" not in known
     assert known.summary("mine") == "From an installed package."
+
+
+LINE = {"halfway": ("halfway:HALFWAY", "Halfway between the server's model and the clients'.")}
+
+
+@pytest.fixture(autouse=True)
+def one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fedfew.methods.halfway", own_parts)
+    monkeypatch.setattr(METHODS, "table", {**METHODS.table, **LINE})
+
+
+def test_a_config_names_it_and_it_is_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
+    document = tiny_config("halfway").document
+    assert document["method"] == {"name": "halfway", "share": 0.4}
+    assert document["aggregator"]["name"] == f"{own_parts.__name__}:by_root"
+    rounds = tiny_rounds(tiny_config("halfway", {"method.share": 0.0}))
+    assert len(rounds) == 2 and all(torch.equal(state.omega, state.sigma) for state, _ in rounds)
+    assert "halfway " in fedfew(capsys, "methods").out
+    assert "weight of the clients" in fedfew(capsys, "methods", "halfway").out

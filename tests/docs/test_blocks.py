@@ -6,9 +6,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.docs.blocks import Block, blocks_of
+from tests.docs.blocks import Block, blocks_of, shrink
 from tests.docs.shell import ELSEWHERE, forget, run_block
-from tests.docs.small import shrink
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

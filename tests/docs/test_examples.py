@@ -9,7 +9,7 @@ from types import ModuleType
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
-from tests.docs.small import shrink
+from tests.docs.blocks import shrink
 from tools.notebook import code_cells, run_cell
 
 from fedfew.runs.run import Run

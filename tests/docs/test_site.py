@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.docs.site import build_site
+from tests.docs.blocks import build_site
 from tools.equations import fence
 from tools.reference import PAGES as REFERENCE
 from tools.reference import config_page, value_of

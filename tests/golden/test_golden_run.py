@@ -4,6 +4,7 @@ After a change that is meant to move them: ``python -m tests.golden.record`` wri
 """
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +45,13 @@ def test_the_comparison_sees_a_difference() -> None:
     for change in changes:
         assert not close([golden[0] | change, *golden[1:]], golden)
     assert close(golden, golden)
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_source_distribution_holds_all_that_it_is_tested_with() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    included = set(project["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    assert included >= {"src", "tests", "benchmarks", "examples", "docs", "mkdocs.yml", "Makefile", "constraints.txt"}
+    assert included >= {path.name for path in ROOT.glob("*.md")} | set(project["project"]["license-files"])

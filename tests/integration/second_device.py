@@ -11,8 +11,7 @@ import sys
 from typing import Any
 
 import torch
-from tests.runtime.every_method import CASES, SMALL, few_fits
-from tests.runtime.tiny_run import play, tiny
+from tests.runtime.tiny_run import CASES, SMALL, few_fits, play, tiny
 from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode

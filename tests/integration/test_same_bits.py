@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.reliability.kill9 import attack
+from tests.interface.fedfew_command import LASTING
 from tests.runtime.tiny_run import (
     TINY,
     AlteredFleet,
@@ -120,3 +122,18 @@ def test_every_method_gives_the_same_bits_again_and_after_a_stop(method: str, tm
     assert records(tmp_path / "stopped") == records(tmp_path / "whole")
     assert all(not record["skipped"] and left_out(record) == [] for record in records(tmp_path / "whole"))
     assert all(bool(torch.isfinite(p).all()) for p in Run.open(tmp_path / "whole").model().parameters())
+
+
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
+    """Killed once, inside a checkpoint's write; `make faults` kills at fifty random moments."""
+    short = LASTING | {"rounds": 10, "fleet": {"kind": "pool", "workers": 1}}
+    for attempt in range(4):  # on a busy machine the write may be over before the kill
+        (folder := tmp_path / str(attempt)).mkdir()
+        tally = attack(folder, kills=1, inside=1, seed=4 + attempt, document=short)
+        assert tally.resumed == tally.kills == 1
+        assert tally.rounds_lost == 0
+        assert tally.same_hash
+        assert tally.orphans == 0
+        if tally.inside:
+            return
+    pytest.fail("no kill met a write")

@@ -1,12 +1,18 @@
-"""Runs for the tests of report and page: real ones of a second each, and written-out ones of any size."""
+"""Small runs for reports and pages, made or written by hand, and the page served on a free port."""
 
+import contextlib
 import json
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.runs.blank_record import blank_record
+from tests.runs.own_runs import blank_record
 
 import fedfew
+from fedfew.interface.page.access import own_names
+from fedfew.interface.page.app import listen, make_server
 
 SMALL = {
     "rounds": 3,
@@ -50,3 +56,19 @@ def written_run(out: Path, records: list[dict[str, Any]], **config: Any) -> Path
     (out / "run.toml").write_text(dumps(settings))
     (out / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     return out
+
+
+@contextlib.contextmanager
+def serving(root: Path, token: str = "", port: int = 0) -> Iterator[str]:
+    """The address of a page about the runs below ``root``."""
+    with listen("127.0.0.1", port) as sock:
+        server = make_server(root, own_names("127.0.0.1"), token)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import picture, saved
@@ -14,6 +15,7 @@ from tests.interface.fedfew_command import Capture, Said, fedfew
 
 from fedfew.config import first_config
 from fedfew.config.files import flat, parse_set
+from fedfew.config.first_config import left_out
 from fedfew.config.schema import load
 from fedfew.interface.commands.check import plan_folder
 
@@ -151,3 +153,13 @@ def test_what_the_guide_advises_is_accepted_by_the_config_that_init_writes(tmp_p
         assert flat(load(path, {key: value}).document)[key] == value
     for key in re.findall(r"`((?:method|server|client|vote)\.[\w.]+)`", advice):
         assert flat(load(path).document)[key] is not None, key
+
+
+def test_every_label_is_predicted_from_other_folds_only() -> None:
+    rng = torch.Generator().manual_seed(0)
+    labels = torch.arange(40) % 2
+    noise = torch.randn(40, 100, generator=rng).double()
+    # more directions than images: a fit that saw an image would predict it. 20 ± 3.2 of 40 are right by chance
+    assert 10 <= int(left_out(noise, labels).sum()) <= 30
+    apart = noise + 20 * labels[:, None].double() / 10  # 2 in each of 100 directions: 20 deviations
+    assert bool(left_out(apart, labels).all())

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interface.fedfew_command import Capture, fedfew
-from tests.interface.subprocess_runs import LASTING, committed, launch, under_way, write_config
+from tests.interface.fedfew_command import LASTING, Capture, committed, fedfew, launch, under_way, write_config
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
 

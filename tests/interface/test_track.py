@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.interface.fedfew_command import Capture, fedfew
-from tests.runs.blank_record import blank_record
+from tests.runs.own_runs import blank_record
 from tests.runtime.tiny_run import tiny
 
 from fedfew.interface.sinks import times

@@ -17,7 +17,7 @@ from tests.methods.tiny import (
     random_images,
     random_theta,
 )
-from tests.runs.natural_sites import three_sites
+from tests.runs.own_runs import three_sites
 from torch.nn.functional import cross_entropy
 
 from fedfew.config.parts import assemble, federation_of, prepare, sites_of
@@ -207,7 +207,7 @@ class TestWhoRefuses:
 
     def test_sites_whose_classes_nobody_knows_are_refused(self) -> None:
         chosen = load(
-            {"dataset": {"name": "tests.runs.natural_sites:three_sites"}, "method": {"name": "fedavg"}, "labels": 20},
+            {"dataset": {"name": "tests.runs.own_runs:three_sites"}, "method": {"name": "fedavg"}, "labels": 20},
             {"client_labels.each": 3, "fleet.kind": "inline"},
         )
         assert assemble(chosen) is not None  # these sites' classes are known to the simulation

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.methods.tiny import MEAN, generator
-from torch import Tensor
+from tests.methods.tiny import CLASSES, MEAN, PIXELS, generator, random_images, random_theta
+from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
 from fedfew.core.layout import Payload
@@ -19,7 +19,7 @@ from fedfew.models.build import build_model
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
 
-CLASSES, PLAIN = 4, Supervised(LocalSGD(lr=0.1))
+PLAIN = Supervised(LocalSGD(lr=0.1))
 LR = torch.tensor(0.1, dtype=torch.float64)
 
 
@@ -105,3 +105,33 @@ def test_helpers_are_constants_for_the_divergence() -> None:
     assert loss is not None
     loss.backward()
     assert network.gradient[: network.layout.trainable].any() and targets.grad is None
+
+
+class Counting(nn.Module):
+    """A linear model that counts the images it sees: 1 each without autograd, 3 each with it (backward is twice)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, CLASSES))
+        self.cost = 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.cost += len(images) * (3 if torch.is_grad_enabled() else 1)
+        logits: Tensor = self.inner(images)
+        return logits
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.42, 0.48, 1.0])
+def test_an_epoch_costs_at_most_nine_and_three_times_the_coverage(threshold: float) -> None:
+    counting = Counting()
+    site = ClientSite(0, Network.of(counting), Images(random_images(30, 1)), CLASSES)
+    method = FedMix(Supervised(), LocalSGD(batch=8, lr=0.01), MEAN, threshold=threshold)
+    payload = {"omega": random_theta(1), "sigma": random_theta(2), "lr": torch.tensor(0.01)}
+
+    trained = method.train_client(payload, site, generator(0))
+
+    coverage = trained.metrics["coverage"]
+    assert counting.cost <= round(30 * (9 + 3 * coverage))
+    assert counting.cost >= 30 * (6 + 6 * coverage), "two views with a gradient; three without for what may be kept"
+    assert (counting.cost < 30 * 9) == (threshold == 1.0), "no image can reach 1: nobody asks views 3 to 5"
+    assert (coverage == 0) == (threshold == 1.0) and (coverage == 1) == (threshold == 0.0)

@@ -1,5 +1,6 @@
 """From runs to the page: which runs count, at which round, and what the page says about them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ from matplotlib.figure import Figure as Drawing
 from paper.arms import Arm
 from paper.figure import Figure
 from paper.measures import Verdict
-from paper.page import better_server, claims_table, put, section
+from paper.page import better_server, claims_table, put, report, section
 from paper.plan import Plan, cells
 from paper.results import ArmResult, Results, as_table, level, results
-from paper.study import Request, Study
+from paper.study import Request, Study, published
+from tests.docs.test_blocks import ROOT
 from tests.runtime.tiny_run import TINY
 from tests.studies.runs_by_hand import by_hand, flat
 
@@ -161,3 +163,21 @@ def test_claims_in_a_table_cannot_break_it() -> None:
     assert "a \\| b (Fig. 4)" in text
     assert "**so far: yes**. fine." in text
     assert "**no runs yet**." in text
+
+
+RECORDS, PAGE = ROOT / "paper" / "records", ROOT / "docs" / "understand" / "results.md"
+
+
+def test_the_records_make_the_whole_page(tmp_path: Path) -> None:
+    page = tmp_path / PAGE.name
+    shutil.copy(PAGE, page)
+    report(published(RECORDS), page)
+    assert page.read_bytes() == PAGE.read_bytes(), "run `make report`"
+    made, kept = ({path.name: path.read_bytes() for path in (p.parent / p.stem).iterdir()} for p in (page, PAGE))
+    assert made.keys() == kept.keys(), "a file that no record makes, or one that is not published"
+    assert [name for name in made if made[name] != kept[name]] == [], "run `make report`"
+    assert {Path(name).suffix for name in made} == {".svg", ".csv"}
+
+
+def test_the_records_are_small() -> None:
+    assert sum(path.stat().st_size for path in RECORDS.iterdir()) < 2_000_000

@@ -3,16 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.runtime.every_method import few_fits
 from tests.runtime.tiny_run import tiny, tiny_run
 
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
-
-
-@pytest.fixture(autouse=True)
-def few_fits_of_fedmoments(monkeypatch: pytest.MonkeyPatch) -> None:
-    few_fits(monkeypatch)
 
 
 @pytest.fixture(scope="module")

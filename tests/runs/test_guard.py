@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 import pytest
-from tests.runs.blank_record import blank_record
+from tests.runs.own_runs import blank_record
 
 from fedfew.runs.alarms import alarms
 from fedfew.runtime.record import RoundRecord

@@ -16,7 +16,7 @@ from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.federation import Split, federate
 from fedfew.data.partitions import make_partition
 
-OWN = "tests.runs.natural_sites"
+OWN = "tests.runs.own_runs"
 
 
 def run(path: Path, **changes: Any) -> fedfew.Run:

@@ -1,19 +1,20 @@
 """One measuring point: every round scores the model after the server's turn, and what the clients made before it."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.runtime.every_method import CASES
-from tests.runtime.tiny_run import PassingFleet, model_hash, play, records, tiny_parts, tiny_run
+from tests.runtime.tiny_run import CASES, PassingFleet, model_hash, play, records, tiny_parts, tiny_run
 
 from fedfew.config.parts import Parts
 from fedfew.core.evaluation import Evaluation, score
-from fedfew.core.types import ServerState
+from fedfew.core.layout import Vector
+from fedfew.core.types import Scores, Scoring, ServerState
 from fedfew.interface.charts.run_charts import accuracy
 from fedfew.methods import METHODS
+from fedfew.methods.fedmix import FedMix
 from fedfew.runs.checkpoints import Checkpoints
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
@@ -114,3 +115,34 @@ def test_a_run_scored_every_second_round_is_read_like_any_other(tmp_path: Path) 
     drawn = accuracy(run).series
     assert [s.x for s in drawn] == [[2.0, 4.0, 5.0]] * 3, "test, validation, and what the clients made"
     assert list(drawn[2].y) == [r["accuracy_clients"] for r in run.records if r["round"] in (2, 4, 5)]
+
+
+@dataclass(eq=False)
+class TellingFleet(PassingFleet):
+    """Notes when scoring starts, and when its result is waited for."""
+
+    notes: list[str]
+
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
+        self.notes.append("scoring")
+        scoring = self.fleet.score(omega, clients)
+
+        def result() -> Scores:
+            self.notes.append("scored")
+            return scoring()
+
+        return result
+
+
+def test_the_server_trains_between_the_start_of_scoring_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    train = FedMix.before_clients
+
+    def noted(*arguments: Any) -> Any:
+        notes.append("server")
+        return train(*arguments)
+
+    monkeypatch.setattr(FedMix, "before_clients", noted)
+    parts, fleet = tiny_parts(rounds=3)
+    play(parts, TellingFleet(fleet, notes), 3)
+    assert notes == ["server", *["scoring", "server", "scored"] * 2, "scoring", "scored"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.runs.blank_record import blank_record
+from tests.runs.own_runs import blank_record
 from tests.runtime.tiny_run import TINY
 
 from fedfew.config.schema import load

@@ -1,6 +1,7 @@
-"""A dataset of one's own that brings its sites, and methods of one's own with awkward habits."""
+"""A dataset that brings its sites, a method that always fails, and the record of a round in which nothing happened."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,3 +31,16 @@ class AlwaysFails(FedMix):
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         raise ValueError("no such thing")
+
+
+BLANK: dict[str, Any] = {
+    "round": 1, "accuracy": None, "accuracy_clients": None, "loss": None, "validation": None, "cohort": [],
+    "weights": {}, "metrics": {}, "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0,
+    "bytes_down": 0, "rejected": [], "missing": [], "unused": [], "wire": None, "skipped": False,
+    "norm_server": None, "norm_step": None, "updates": [], "seconds": {},
+}  # fmt: skip
+
+
+def blank_record(**values: Any) -> dict[str, Any]:
+    """A record with these values."""
+    return BLANK | values

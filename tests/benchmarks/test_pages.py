@@ -1,0 +1,213 @@
+"""The pages and tables of the benchmarks: figures read from what a command prints, with misses and limits reported."""
+
+import argparse
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.leaks import measured, of_model, of_survey
+from benchmarks.performance.page import kept
+from benchmarks.performance.peers_table import targets
+from benchmarks.performance.plots import draw
+from benchmarks.performance.text import COMMANDS, page_text
+from benchmarks.reliability import faults
+from benchmarks.reliability.targets import TARGETS
+from benchmarks.scanners import Scanner, scanned, sites
+from benchmarks.secure_sums import EXCHANGES, open_round, secure_round
+
+from benchmarks import compression, scanners, secure_sums
+from fedfew.config.parts import assemble
+from fedfew.config.schema import load
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_target_names_something_that_exists() -> None:
+    for name, target in TARGETS.items():
+        module, *words = target.command
+        if module == "pytest":
+            places = [word for word in words if word.startswith("tests/")]
+            assert places and all((ROOT / page).exists() for page in places), name
+        else:
+            assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), name
+
+
+@pytest.mark.parametrize(
+    ("output", "figure"),
+    [
+        ('noise\n{"kills": 50, "same_hash": true}\n', "kills: 50; same hash: true"),
+        ('{"sweep": {"kills": 2}, "x": [1]}', "sweep: kills: 2; x: [1]"),
+        ("....\n4 passed, 1 skipped in 3.2s\n", "4 passed, 1 skipped"),
+        ("1 failed, 2 passed in 1s\n", "1 failed, 2 passed"),
+        ("", "nothing was printed"),
+        ("Traceback\nValueError: no", "ValueError: no"),
+    ],
+)
+def test_the_figure_is_what_the_command_said_last(output: str, figure: str) -> None:
+    assert faults.figure(output) == figure
+
+
+def test_misses_and_time_limits_are_told_from_success() -> None:
+    assert faults.run(["this"], 60).state == "met"
+    assert faults.run(["no_such_module_here"], 60).state == "missed"
+    late = faults.run(["http.server", "--bind", "127.0.0.1", "0"], 0.5)
+    assert (late.state, late.figure) == ("out of time", "not done within 0 s")
+
+
+def test_the_page_says_what_was_missed_and_what_was_not_run(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Head\n\n{faults.BEGIN}\nof last year\n{faults.END}\n\nTail\n", "utf-8")
+    result = {"state": "missed", "figure": "kills: 5", "command": "python -m x", "seconds": 3}
+    result |= {"date": "d", "machine": "m"}
+    faults.write_page({"R1": result}, page)
+    text = page.read_text("utf-8")
+    assert text.startswith("# Head\n") and text.endswith("Tail\n") and "last year" not in text
+    assert "0 of" in text
+    assert "| **missed** | kills: 5 | `python -m x` | d, 3 s |" in text
+    assert text.count("**not run**") == len(TARGETS) - 1
+
+
+def test_the_survey_of_few_images_names_them_and_noise_for_single_images_hides_them() -> None:
+    x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).double()
+    auc, rate, nearest = measured(of_survey(0.0), x, 5, 0)
+    assert auc > 0.99 and rate > 0.99 and nearest > 0.5
+    assert measured(of_survey(50.0), x, 5, 0)[0] < 0.7
+
+
+def test_a_linear_head_that_saw_one_image_is_that_image() -> None:
+    x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).double()
+    auc, _, nearest = measured(of_model(torch.nn.Linear(40, 10).double()), x, 1, 0)
+    assert auc > 0.9 and nearest > 0.99
+
+
+VECTORS = torch.randn(10, 500, generator=torch.Generator().manual_seed(0))
+
+
+def test_an_open_round_sends_every_site_the_model_and_gets_one_back() -> None:
+    assert open_round(VECTORS)["bytes"] == 10 * 500 * 4 * 2
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_sites_that_leave_before_the_third_answer_are_not_in_the_sum_and_later_ones_are(exchange: int) -> None:
+    assert secure_round(VECTORS, exchange)["in_the_sum"] == (7 if exchange <= 3 else 10)
+
+
+def test_words_of_64_bits_make_at_least_half_as_many_bytes_again() -> None:
+    rows = secure_sums.measure(4, 20_000, 1)
+    assert len(rows) == 2 + len(EXCHANGES) and rows["open"]["times_open_bytes"] == 1
+    assert 1.5 <= rows["secure"]["times_open_bytes"] < 1.55  # (4 + 8) / (4 + 4) bytes a number, and keys
+    assert all(row["cpu_seconds"] > 0 for row in rows.values())
+
+
+def test_bytes_of_an_update_are_those_of_its_codec() -> None:
+    changes: dict[str, Any] = {"model.width": 4, "dataset.unlabeled": 100, "dataset.test": 50, "server.epochs": 1}
+    changes["fleet.kind"] = "inline"
+    layout = assemble(load("quick", changes)).network.layout
+    size, accuracy = compression.measure("fedmix", changes | compression.KINDS["int8"], seed=0, rounds=1)
+    assert size == layout.trainable + 4 * ceil(layout.trainable / 1024) + 4 * (layout.size - layout.trainable)
+    assert 0 <= accuracy <= 1
+
+
+def test_a_row_has_size_mean_and_difference() -> None:
+    plain = {"method": "m", "kind": "none", "bytes": 4000.0, "mean": 0.8, "sd": 0.01, "difference": 0.0}
+    small = plain | {"kind": "int8", "bytes": 1000.0, "mean": 0.79, "difference": -0.01, "difference_sd": 0.002}
+    rows = [plain | {"difference_sd": 0.0}, small]
+    assert compression.line(rows[1], rows) == "| m | int8 | 1.0 kB | 4.0× | 79.0 ± 1.0 | −1.0 ± 0.2 |"
+    assert compression.line(rows[0], rows).endswith("| 80.0 ± 1.0 |  |")
+
+
+def test_ratios_are_of_medians(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("flwr")
+    from benchmarks.flower import report, show
+
+    options = argparse.Namespace(megabytes=26, sites=5, images=10, out=Path("x"))
+    result = report({"floor": [2.0, 1.0, 9.0], "plain": [4.0, 3.0, 5.0], "fedfew": [2.5, 2.0, 3.0]}, options)
+    assert (result["faster_than_plain"], result["over_floor"]) == (1.6, 1.25)
+    show(result)
+    assert "1.60 times faster than plain, 1.25 times the floor" in capsys.readouterr().out
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_what_the_kept_results_say() -> None:
+    page = (ROOT / "docs" / "understand" / "performance.md").read_text("utf-8")
+    assert page == page_text(kept()), "run `python -m benchmarks.performance.page docs/understand/performance.md`"
+    assert "Not measured yet" not in page
+    assert page.index("## Against the targets") < page.index("## Against plain PyTorch")
+
+
+def test_without_results_the_page_names_the_commands_and_no_numbers() -> None:
+    page = page_text({})
+    for command in COMMANDS.values():
+        assert f"Not measured yet: `{command}`" in page
+    assert "×" not in page.partition("## Where")[0]
+
+
+def test_misses_are_told() -> None:
+    results = kept()
+    workloads = results["peers"]["workloads"]
+    for kind, seconds in {"pool": 2.0, "torch": 5.0, "flower": 3.0}.items():
+        workloads["cifar"]["contestants"][kind]["seconds"] = seconds
+    results["peers"]["targets"] = targets(workloads)
+    page = page_text(results)
+    assert "| cifar: pool against plain PyTorch | ≥ 2 | 2.50 | met |" in page
+    assert "| cifar: pool against Flower's simulation | ≥ 2 | 1.50 | **missed** |" in page
+
+
+def test_a_plot_for_each_result(tmp_path: Path) -> None:
+    written = draw(kept(), tmp_path)
+    assert [path.name for path in written] == ["peers.svg", "phases.svg", "scaling.svg"]
+    assert all(path.read_text("utf-8").count("<path") > 10 for path in written)
+
+
+def scanner(kind: str, high: bool, gains: tuple[float, ...] = (1.0, 1.0, -1.0)) -> Scanner:
+    return Scanner(kind, "strong", high, 1.0, gains, 0)
+
+
+def test_each_of_ten_sites_has_a_scanner_of_its_own_and_the_seed_says_which() -> None:
+    own = scanners.scanners(10, "strong", 3)
+    assert len({(s.kind, s.high) for s in own if s is not None}) == 2 * len(scanners.KINDS) == 10
+    assert own == scanners.scanners(10, "strong", 3) != scanners.scanners(10, "strong", 4)
+    assert sum(s is not None for s in scanners.scanners(10, "mild", 3, odd=2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "high", "expected"),
+    [
+        ("gamma", True, 255 * (51 / 255) ** 1.9),
+        ("contrast", False, (51 - 127.5) * 0.5 + 127.5),
+        ("blur", True, 51.0),  # a plane stays as it is
+        ("cast", True, 51.0),  # grey stays grey
+        ("cast", False, 51 * 1.35),
+    ],
+)
+def test_a_grey_plane_of_level_51_becomes_what_the_table_says(kind: str, high: bool, expected: float) -> None:
+    images = torch.full((2, 3, 8, 8), 51, dtype=torch.uint8)
+    assert scanner(kind, high)(images)[0, 0, 4, 4] == round(expected)
+
+
+def test_noise_has_the_deviation_it_claims() -> None:
+    images = torch.full((4, 1, 48, 48), 127, dtype=torch.uint8)
+    noisy = scanner("noise", True)(images).double()
+    assert float(noisy.std()) == pytest.approx(25 * 48 / 96, rel=0.03)  # 9,216 draws: 0.7 %
+
+
+def test_only_the_images_of_sites_with_a_scanner_change() -> None:
+    images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    seen = scanned(images, np.array([0, 1, 0, 1, 0, 1]), [None, scanner("gamma", True)])
+    assert torch.equal(seen[::2], images[::2]) and not torch.equal(seen[1::2], images[1::2])
+
+
+def test_as_a_dataset_labels_have_no_scanner_and_test_images_have_the_sites() -> None:
+    made = sites(of="mini-cifar", images=200, tested=50, labels=20, sites=4, odd=4)
+    plain = sites(of="mini-cifar", images=200, tested=50, labels=20, sites=4, odd=0)
+    assert made.sites is not None and plain.sites is not None
+    assert torch.equal(made.train.samples.data, plain.train.samples.data) and len(made.train.labels) == 20
+    assert torch.equal(made.sites.truth, plain.sites.truth)  # type: ignore[arg-type]
+    assert made.sites.offsets[-1] == 200
+    assert all("no change" in name for name in plain.sites.names)
+    assert not torch.equal(made.test.samples.data[:4], plain.test.samples.data[:4])
