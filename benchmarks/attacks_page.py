@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from benchmarks.attack_crafts import MODELS, SUMS
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from fedfew.interface.charts.printed import save
@@ -46,8 +45,7 @@ def write(rows: Sequence[Row], page: Path) -> None:
     text = page.read_text("utf-8")
     head, rest = text.split(BEGIN)
     page.write_text(head + BEGIN + "\n\n" + "\n\n".join(parts) + "\n\n" + END + rest.split(END)[1], "utf-8")
-    with rc_context({"svg.fonttype": "none"}):  # text as text, not as outlines
-        save(figure(usual), page.parent / page.stem / FIGURE, ("svg",))
+    save(figure(usual), page.parent / page.stem / FIGURE, ("svg",))
 
 
 def clean(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], float]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedfew.aggregators.weighted import weighted_mean
 from fedfew.core.layout import Expected, Payload
-from fedfew.core.types import ClientUpdate, Contribution, Missing, Trained
+from fedfew.core.types import ClientUpdate, Contribution, Fleet, Missing, Trained
 from fedfew.runtime.gate import Gate
 from fedfew.secure import messages
 from fedfew.secure.client import SumClient
@@ -37,7 +37,7 @@ EXCHANGES = (1, 2, 3, 4, 5)
 IMAGES = 100
 
 
-class SecureSites:
+class SecureSites(Fleet):
     """A fleet of sites that have trained already; some leave before an exchange, 0: none."""
 
     def __init__(self, vectors: Tensor, leave: int) -> None:
@@ -56,7 +56,7 @@ class SecureSites:
         return Trained({"psi": self.vectors[k]}), IMAGES
 
 
-class OpenSites:
+class OpenSites(Fleet):
     """The same sites, which send their vectors as they are."""
 
     def __init__(self, vectors: Tensor) -> None:
@@ -71,7 +71,7 @@ def secure_round(vectors: Tensor, leave: int = 0) -> dict[str, Any]:
     """One sum: CPU seconds of server and sites together, and bytes of tensors."""
     sites, payload = SecureSites(vectors, leave), {"omega": torch.zeros(vectors.shape[1])}
     begin = process_time()
-    post = Post(sites, 0)  # type: ignore[arg-type]
+    post = Post(sites, 0)
     codec = Codec(RULES, sites.client.schema, len(vectors))
     terms = Terms.of(0, dict.fromkeys(range(len(vectors)), 1.0), payload, {})
     words, arrived = Sum(post, codec, terms, IDENTITY, payload).collect(range(len(vectors)))
@@ -85,7 +85,7 @@ def open_round(vectors: Tensor) -> dict[str, Any]:
     """One exchange, the gate, and the mean."""
     payload, schema = {"omega": torch.zeros(vectors.shape[1])}, {"psi": Expected((vectors.shape[1],), near="omega")}
     begin = process_time()
-    post = Post(OpenSites(vectors), 0)  # type: ignore[arg-type]
+    post = Post(OpenSites(vectors), 0)
     replies = post.exchange(dict.fromkeys(range(len(vectors)), payload))
     updates = [ClientUpdate(k, reply, IMAGES) for k, reply in replies.items()]
     passed = [u for u in updates if Gate().check(u, payload, schema) is None]

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.peers_table import NAMES, model_name
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -27,8 +26,7 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     written = []
     for name, figure in figures.items():
         if name in results:
-            with rc_context({"svg.fonttype": "none"}):  # text as text, not as outlines
-                written += save(figure(results[name]), folder / name, ("svg",))
+            written += save(figure(results[name]), folder / name, ("svg",))
     return written
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from fedfew.config.parts import Parts, assemble, local_fleet, sites_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError, Refusal
-from fedfew.core.layout import Payload
-from fedfew.core.types import ClientUpdate, Missing, ServerState
+from fedfew.core.layout import Payload, Vector
+from fedfew.core.types import ClientUpdate, Fleet, Missing, Scoring, ServerState
 from fedfew.runs.session import reopen, start
 from fedfew.runtime.exchange import Answers, ask
 from fedfew.runtime.record import RoundRecord
@@ -58,13 +58,16 @@ def test_the_model_is_that_of_the_plain_run_and_of_every_fleet(method: str) -> N
         assert torch.equal(inline.omega, pool.omega)
 
 
-class Between:
+class Between(Fleet):
     """A fleet whose messages pass through ``change(step, messages)``: a server that lies, or clients that are gone."""
 
     def __init__(self, parts: Parts, change: Change, inner: Any = None) -> None:
         self.inner: Any = inner or InlineFleet(sites_of(parts.config, parts.federation, parts.network))
         self.change = change
         self.answers: list[tuple[int, ClientUpdate | Missing]] = []
+
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
+        return self.inner.score(omega, clients)
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
         step = int(next(iter(payloads.values()))[STEP])
@@ -80,7 +83,7 @@ class Between:
 def asked(parts: Parts, change: Change, inner: Any = None) -> tuple[Answers, Between]:
     fleet = Between(parts, change, inner)
     state = parts.algorithm.start(parts.network.snapshot())
-    return ask(parts.clients, parts.algorithm, parts.server, fleet, state), fleet  # type: ignore[arg-type]
+    return ask(parts.clients, parts.algorithm, parts.server, fleet, state), fleet
 
 
 @pytest.mark.parametrize("step", [KEYS, SHARES, MASKED, AGREE, REVEAL])
@@ -215,7 +218,7 @@ def test_a_repeated_message_gets_the_same_answer_and_a_changed_one_none() -> Non
     parts = parts_of(privacy__clip=1.0, privacy__noise=1.0)
     fleet = Twice(parts, lambda step, sent: sent)
     state = parts.algorithm.start(parts.network.snapshot())
-    assert ask(parts.clients, parts.algorithm, parts.server, fleet, state).summed == tuple(range(9))  # type: ignore[arg-type]
+    assert ask(parts.clients, parts.algorithm, parts.server, fleet, state).summed == tuple(range(9))
     assert len(fleet.answers) == 5 * 9
 
 
@@ -225,7 +228,7 @@ def test_messages_of_an_earlier_round_are_refused() -> None:
     fleet = Between(parts, lambda step, sent: log.append(sent) or sent)  # type: ignore[func-returns-value]
     state = parts.algorithm.start(parts.network.snapshot())
     for t in (0, 1):
-        ask(parts.clients, parts.algorithm, parts.server, fleet, replace(state, round=t))  # type: ignore[arg-type]
+        ask(parts.clients, parts.algorithm, parts.server, fleet, replace(state, round=t))
     for old in log[1:5]:
         answer = fleet.inner.sites.train(1, 0, old[0])
         assert isinstance(answer, Missing) and answer.code == Refusal.SUM_REFUSED

@@ -72,9 +72,7 @@ def test_a_site_that_is_sent_other_scores_than_the_others_refuses(tmp_path: Path
         return sent
 
     fleet = Between(parts, lie)
-    fleet.close = fleet.inner.close  # type: ignore[attr-defined]
-    fleet.score = fleet.inner.score  # type: ignore[attr-defined]
-    trained(parts, fleet)  # type: ignore[arg-type]
+    trained(parts, fleet)
     assert "another model than the terms say" in fleet.refusals(MASKED)[0]
 
 

@@ -25,9 +25,9 @@ from fedfew.runtime.wire import Wire
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
 from fedfew.transforms import Compression, vectors
-from fedfew.transforms.compression import BLOCK, Codec, Compressed, Half, Int8, Ternary, TopK, codec_of
+from fedfew.transforms.compression import BLOCK, Compressed, Half, Int8, Ternary, TopK, VectorCodec, codec_of
 
-CODECS: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(0.1), "ternary": Ternary()}
+CODECS: dict[str, VectorCodec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(0.1), "ternary": Ternary()}
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05)
 
 
@@ -121,7 +121,7 @@ def fedavg(**options: Any) -> FedAvg:
     return FedAvg(Supervised(SGD), SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0), **options)
 
 
-def compressed(method: Method, codec: Codec, *, feedback: bool = True) -> Wire:
+def compressed(method: Method, codec: VectorCodec, *, feedback: bool = True) -> Wire:
     return Wire(method, [Compressed(codec, feedback)])
 
 

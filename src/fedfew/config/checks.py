@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fedfew.config.names import is_own, own_code
-from fedfew.config.tree import Config, Model
+from fedfew.config.tree import Config, ModelSettings
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.types import Oracle
@@ -229,7 +229,7 @@ def _norm(config: Config) -> Iterator[FedfewError]:
         yield FedfewError("E113", "model.norm", why, remedy)
 
 
-def _remedy(model: Model) -> str:
+def _remedy(model: ModelSettings) -> str:
     choice = 'Set model.norm = "batch" or "group", or use' if "norm" in model.settings else "Use"
     return f'{choice} another method and norm.policy = "average"'
 

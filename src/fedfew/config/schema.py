@@ -36,7 +36,7 @@ from fedfew.config.tree import (
     DatasetSettings,
     FleetSettings,
     General,
-    Model,
+    ModelSettings,
     settings_for,
 )
 from fedfew.core.errors import ConfigErrors, FedfewError
@@ -133,7 +133,7 @@ def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, docu
             **{key: source.settings[key] for key in split}, source=Named(source.name, source.entry, own)
         ),
         partition=named["partition"],
-        model=Model(**vars(named["model"])),
+        model=ModelSettings(**vars(named["model"])),
         method=made,
         method_name=method.name,
         entry=entry,

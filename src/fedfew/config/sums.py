@@ -74,7 +74,7 @@ def _weights(config: Config) -> Callable[[ServerState, Iterable[int]], dict[int,
         if config.aggregator.name != "fedfreq":
             return dict.fromkeys(chosen, 1.0)
         weights = fedfreq_weights([state.answered(k) + 1 for k in chosen])
-        return dict(zip(chosen, capped(weights, config.aggregator.settings["cap"]), strict=True))
+        return dict(zip(chosen, capped(weights, config.aggregator.settings.get("cap", 0.0)), strict=True))
 
     return weights
 

@@ -80,7 +80,7 @@ class FleetSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Model(Named[nn.Module]):
+class ModelSettings(Named[nn.Module]):
     """The network that a config names."""
 
     @property
@@ -100,7 +100,7 @@ class Config(General):
 
     dataset: DatasetSettings
     partition: Named[Any]
-    model: Model
+    model: ModelSettings
     method: Method
     method_name: str
     entry: Entry[Any]

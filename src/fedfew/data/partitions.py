@@ -163,7 +163,7 @@ def make_partition(
             only = ", ".join(settings_of(deal))
             raise FedfewError("E104", f"partition.{name}", f"{kind} has no such option, only {only}")
     if "users" in known:
-        settings["users"] = users
+        settings |= {"users": users}
     made = deal(classes, clients, numpy_stream(seed, "partition"), **settings)
     return made if isinstance(made, Partition | VirtualPartition) else from_lists(made, len(classes), clients)
 

@@ -35,7 +35,7 @@ DIGITS = 5
 HALF_MAX = 65504.0
 
 
-class Codec(Protocol):
+class VectorCodec(Protocol):
     """Turns a vector into named tensors and back; ``form`` is what the gate expects of them."""
 
     def form(self, size: int) -> Schema: ...
@@ -144,8 +144,8 @@ def _unpack(code: Tensor, size: int) -> Tensor:
     return torch.stack(digits, 1).flatten()[:size]
 
 
-def codec_of(kind: str, share: float) -> Codec:
-    kinds: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(share), "ternary": Ternary()}
+def codec_of(kind: str, share: float) -> VectorCodec:
+    kinds: dict[str, VectorCodec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(share), "ternary": Ternary()}
     return kinds[kind]
 
 
@@ -153,7 +153,7 @@ def codec_of(kind: str, share: float) -> Codec:
 class Compressed(Transform):
     """Clients send their vectors encoded, everything else as it is."""
 
-    codec: Codec
+    codec: VectorCodec
     feedback: bool = True
 
     def travels(self, schema: Schema, layout: Layout) -> Schema:
@@ -224,7 +224,7 @@ class Compressed(Transform):
         return replace(update, reply=reply)
 
 
-def _form_of_sums(codec: Codec, name: str, expected: Expected) -> Schema:
+def _form_of_sums(codec: VectorCodec, name: str, expected: Expected) -> Schema:
     """What sums of any length up to a limit look like when encoded; the gate checks them again when decoded."""
     forms = {"exact": Expected((expected.exact,))} | codec.form(expected.limit)
     return {

@@ -65,7 +65,8 @@ def save(drawing: Drawing, stem: Path, kinds: Sequence[str] = ("png", "svg")) ->
     for kind in kinds:
         path = stem.with_name(f"{stem.name}.{kind}")
         stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        with rc_context({"svg.hashsalt": stem.name}):  # otherwise an SVG's identifiers are random
+        # an SVG's text as text, not as outlines; and identifiers that are not random
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": stem.name}):
             drawing.savefig(path, dpi=150, metadata=stamp)
         written.append(path)
     return written
