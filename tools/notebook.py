@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from PIL import Image
+
 Cell = dict[str, Any]
 
 
@@ -40,8 +42,9 @@ def shown_as(value: Any, count: int) -> list[Cell]:
     if (html := getattr(value, "_repr_html_", None)) and (text := html()):
         data["text/html"] = text.splitlines(keepends=True)
     if hasattr(value, "savefig"):
-        picture = io.BytesIO()
-        value.savefig(picture, format="png", dpi=60)
+        drawn, picture = io.BytesIO(), io.BytesIO()
+        value.savefig(drawn, format="png", dpi=60)
+        Image.open(drawn).convert("RGB").quantize(32, dither=Image.Dither.NONE).save(picture, "PNG", optimize=True)
         data["image/png"] = base64.b64encode(picture.getvalue()).decode()
     return [{"output_type": "execute_result", "execution_count": count, "metadata": {}, "data": data}]
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runs.crashes import Crash, disk, flip
 
 import fedfew
 import fedfew.core
@@ -30,6 +31,7 @@ from fedfew.core.errors import CODES, ConfigErrors, FedfewError
 from fedfew.core.layout import Reply, nbytes
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc, Fraction, NonNegative, Setting, settings_of
+from fedfew.core.storage import open_sealed, sealed_json, write_atomically
 from fedfew.core.streams import numpy_stream, stream
 from fedfew.core.types import ClientSite, OracleSite
 
@@ -197,3 +199,30 @@ def test_new_and_old_versions_and_none() -> None:
 
 def test_it_can_be_asked_for_anywhere() -> None:
     keep_freed_memory()
+
+
+@pytest.mark.parametrize("content", [{"weights": {6: 0.5, 10: 0.25, 7: 0.25}}, {"ü": [1e-05, None, True]}, {}])
+def test_sealed_json_opens_and_every_flipped_bit_shuts_it(content: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "sealed.json"
+    raw = sealed_json(content)
+    path.write_bytes(raw)
+    assert open_sealed(path) is not None
+    for bit in range(0, 8 * len(raw), 7):
+        flip(path, bit)
+        assert open_sealed(path) is None, bit
+        path.write_bytes(raw)
+    assert open_sealed(tmp_path / "nothing") is None
+
+
+def test_an_atomic_write_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with disk() as watched:
+        write_atomically(path, b"old")
+    seen = set()
+    for done in range(watched.done):
+        with disk(stop_at=done), pytest.raises(Crash):
+            write_atomically(path, b"new")
+        seen.add(path.read_bytes())
+        path.write_bytes(b"old")
+    assert seen == {b"old", b"new"}

@@ -2,20 +2,27 @@
 
 import ast
 import inspect
+import json
 import shutil
+import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 
 import click
+import httpx
 import pytest
 import torch
 from tests.interface.fedfew_command import Capture, fedfew
+from tests.interface.small_runs import record, written_run
 
 from fedfew import __version__
+from fedfew.core.errors import CODES
 from fedfew.interface.cli import app
 from fedfew.interface.commands import doctor
 
@@ -191,3 +198,47 @@ def test_a_run_imports_what_it_needs(tmp_path: Path) -> None:
     modules = ast.literal_eval(own)
     assert [name for name in modules if name.startswith("fedfew.deploy")] == []
     assert len(modules) <= 91, "\n".join(modules)
+
+
+def test_watch_tells_its_address_serves_and_ends_on_request(tmp_path: Path) -> None:
+    written_run(tmp_path / "run", [record(1)])
+    command = [sys.executable, "-m", "fedfew", "watch", str(tmp_path), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        place = json.loads(process.stdout.readline())["url"]
+        for _ in range(50):
+            try:
+                answer = httpx.get(place)
+                break
+            except httpx.ConnectError:
+                time.sleep(0.1)
+        assert answer.status_code == 200 and "token" not in place
+        with httpx.Client() as http, http.stream("GET", place + "live"):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) in (0, 130)
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_watch_refuses_what_is_no_folder_and_a_port_in_use(tmp_path: Path, capsys: Capture) -> None:
+    said = fedfew(capsys, "watch", tmp_path / "nowhere")
+    assert said.status == 2 and said.err.startswith("E302")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = fedfew(capsys, "watch", tmp_path, "--port", taken.getsockname()[1])
+    assert said.status == 2 and said.err.startswith("E504")
+
+
+def test_explain(capsys: Capture) -> None:
+    every = fedfew(capsys, "explain").out
+    assert all(code in every for code in CODES)
+    said = fedfew(capsys, "explain", "e104").out
+    assert CODES["E104"].title in said
+    assert "What to do" in said
+    assert fedfew(capsys, "explain", "E104", "--json").json["E104"]["title"] == CODES["E104"].title
+
+
+def test_data_ls(capsys: Capture) -> None:
+    datasets = {entry["name"]: entry for entry in fedfew(capsys, "data", "ls", "--json").json["datasets"]}
+    assert datasets["mini-mnist"]["fetched"]
+    assert datasets["mini-mnist"]["images"] == 7_000
+    assert {"cifar10", "mnist", "fashion-mnist"} <= datasets.keys()
+    assert "mini-mnist" in fedfew(capsys, "data", "ls").out

@@ -6,9 +6,6 @@ import io
 import json
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +15,6 @@ from xml.etree import ElementTree
 
 import httpx
 import pytest
-from tests.interface.fedfew_command import Capture, fedfew
 from tests.interface.small_runs import record, serving, written_run
 
 from fedfew.core.storage import append_durably, locked, write_atomically
@@ -367,30 +363,3 @@ def test_a_run_that_is_taken_away_ends_its_news(served: str, root: Path) -> None
         next(news)
         (root / "lower").rename(root.parent / "elsewhere")
         assert "gone" in [name for _, name, _ in news]
-
-
-def test_watch_tells_its_address_serves_and_ends_on_request(root: Path) -> None:
-    command = [sys.executable, "-m", "fedfew", "watch", str(root), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        place = json.loads(process.stdout.readline())["url"]
-        for _ in range(50):
-            try:
-                answer = httpx.get(place)
-                break
-            except httpx.ConnectError:
-                time.sleep(0.1)
-        assert answer.status_code == 200 and "token" not in place
-        with httpx.Client() as http, http.stream("GET", place + "live"):
-            process.send_signal(signal.SIGINT)
-            assert process.wait(10) in (0, 130)
-        assert "Traceback" not in process.stderr.read()
-
-
-def test_watch_refuses_what_is_no_folder_and_a_port_in_use(
-    tmp_path: Path, root: Path, served: str, capsys: Capture
-) -> None:
-    said = fedfew(capsys, "watch", tmp_path / "nowhere")
-    assert said.status == 2 and said.err.startswith("E302")
-    said = fedfew(capsys, "watch", root, "--port", served.rpartition(":")[2])
-    assert said.status == 2 and said.err.startswith("E504")

@@ -13,7 +13,7 @@ from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.schema import load
-from fedfew.core.errors import CODES, Refusal
+from fedfew.core.errors import Refusal
 from fedfew.core.types import Missing
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.interface import progress
@@ -252,23 +252,6 @@ def test_a_preset_made_of_parts_is_explained(capsys: Capture) -> None:
         about = fedfew(capsys, "methods", name, "--json").json
         assert (about["kind"], about["parts"]["method"]["name"]) == ("preset", method)
         assert about["parts"].keys() == used, "a section that the method does not use is no part of it"
-
-
-def test_explain(capsys: Capture) -> None:
-    every = fedfew(capsys, "explain").out
-    assert all(code in every for code in CODES)
-    said = fedfew(capsys, "explain", "e104").out
-    assert CODES["E104"].title in said
-    assert "What to do" in said
-    assert fedfew(capsys, "explain", "E104", "--json").json["E104"]["title"] == CODES["E104"].title
-
-
-def test_data_ls(capsys: Capture) -> None:
-    datasets = {entry["name"]: entry for entry in fedfew(capsys, "data", "ls", "--json").json["datasets"]}
-    assert datasets["mini-mnist"]["fetched"]
-    assert datasets["mini-mnist"]["images"] == 7_000
-    assert {"cifar10", "mnist", "fashion-mnist"} <= datasets.keys()
-    assert "mini-mnist" in fedfew(capsys, "data", "ls").out
 
 
 def test_partition(tmp_path: Path, capsys: Capture) -> None:

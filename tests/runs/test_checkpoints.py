@@ -15,12 +15,10 @@ from tests.runs.crashes import Crash, copy_of, disk, files_of, flip, resume
 from tests.runtime.tiny_run import model_hash, records, tiny
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import open_sealed, sealed_json, write_atomically
 from fedfew.core.types import ScreenState, ServerState
 from fedfew.runs import checkpoints
 from fedfew.runs.checkpoints import Checkpoints
-from fedfew.runs.folder import WARMUP, RunFolder
-from fedfew.runs.journal import EMPTY, Journal, begin, go_on, sealed
+from fedfew.runs.journal import EMPTY
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 
@@ -302,19 +300,6 @@ def test_a_client_s_tensor_that_did_not_change_is_not_even_looked_at(
     assert len(looked) == 5 and (tmp_path / first["parts"]["memory/0/mean"][0]).exists(), "one that is gone comes back"
 
 
-def test_the_warmup_s_file_goes_with_the_first_round(tmp_path: Path) -> None:
-    store, state = Checkpoints(tmp_path), ServerState(0, torch.zeros(3), torch.zeros(3))
-    assert store.last_round() == -1
-    for round, there in ((0, True), (1, False)):
-        if there:
-            (tmp_path / WARMUP).write_bytes(b"x")
-        store.commit(round, store.write_state(replace(state, round=round), {}), {})
-        assert (tmp_path / WARMUP).exists() == there and store.last_round() == round
-    (tmp_path / WARMUP).mkdir()  # cannot be unlinked
-    store.commit(2, store.write_state(replace(state, round=2), {}), {})
-    assert store.last_round() == 2
-
-
 def test_client_files_are_written_once_and_dropped_with_the_last_checkpoint_that_needs_them(tmp_path: Path) -> None:
     def at(round: int, *clients: int) -> ServerState:
         extra = {f"client/{k}": vectors[k] for k in clients}
@@ -341,56 +326,6 @@ def test_a_damaged_client_file_is_not_taken_for_a_whole_one(tmp_path: Path) -> N
     again = Checkpoints(tmp_path)
     again.commit(2, again.write_state(replace(state, round=2), {}), {})
     assert torch.equal(again.newest(lambda _: True, quiet).state.extra["client/0"], torch.ones(5))
-
-
-@pytest.mark.parametrize("content", [{"weights": {6: 0.5, 10: 0.25, 7: 0.25}}, {"ü": [1e-05, None, True]}, {}])
-def test_sealed_json_opens_and_every_flipped_bit_shuts_it(content: dict[str, object], tmp_path: Path) -> None:
-    path = tmp_path / "sealed.json"
-    raw = sealed_json(content)
-    path.write_bytes(raw)
-    assert open_sealed(path) is not None
-    for bit in range(0, 8 * len(raw), 7):
-        flip(path, bit)
-        assert open_sealed(path) is None, bit
-        path.write_bytes(raw)
-    assert open_sealed(tmp_path / "nothing") is None
-
-
-def test_an_atomic_write_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-    with disk() as watched:
-        write_atomically(path, b"old")
-    seen = set()
-    for done in range(watched.done):
-        with disk(stop_at=done), pytest.raises(Crash):
-            write_atomically(path, b"new")
-        seen.add(path.read_bytes())
-        path.write_bytes(b"old")
-    assert seen == {b"old", b"new"}
-
-
-def test_the_journal_seals_what_was_written_not_what_is_found(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    folder = RunFolder(tmp_path)
-    assert begin(folder) == EMPTY
-    journal = go_on(folder, EMPTY)
-    first = journal.append({"round": 1, "accuracy": 0.5})
-    flip(tmp_path / "rounds.jsonl", 77)
-    second = journal.append({"round": 2, "accuracy": None})
-    expected = b'{"round": 1, "accuracy": 0.5}\n{"round": 2, "accuracy": null}\n'
-    assert sealed(folder, second) == expected
-    assert sealed(folder, first) == expected[: first["bytes"]]
-    told: list[FedfewError] = []
-    assert isinstance(go_on(folder, first, told.append), Journal)
-    assert [fault.code for fault in told] == ["E309"]
-    assert (tmp_path / "rounds.jsonl").read_bytes() == expected[: first["bytes"]]
-    assert (tmp_path / "checkpoints" / "rounds.jsonl").read_bytes() == expected[: first["bytes"]]
-    for place in (tmp_path / "rounds.jsonl", tmp_path / "checkpoints" / "rounds.jsonl"):
-        flip(place, 3)
-    assert sealed(folder, first) is None
-    with pytest.raises(FedfewError, match="E309"):
-        go_on(folder, first)
 
 
 def test_writing_checkpoints_keeps_no_memory_of_them(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from tests.runs.crashes import copy_of, resume
+from tests.runs.crashes import copy_of, flip, resume
 from tests.runtime.tiny_run import model_hash
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import open_sealed, sealed_json
+from fedfew.runs.folder import RunFolder
+from fedfew.runs.journal import EMPTY, Journal, begin, go_on, sealed
 from fedfew.runs.model_file import read_weights
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
@@ -69,3 +71,26 @@ def test_a_model_file_that_does_not_say_what_it_is(undisturbed: Run, tmp_path: P
     save_file(load_file(origin), tmp_path / "m.safetensors", metadata={"fedfew": json.dumps(about)})
     with pytest.raises(FedfewError, match=rf"^E309 .*{key}: Field required"):
         read_weights(tmp_path / "m.safetensors")
+
+
+def test_the_journal_seals_what_was_written_not_what_is_found(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    folder = RunFolder(tmp_path)
+    assert begin(folder) == EMPTY
+    journal = go_on(folder, EMPTY)
+    first = journal.append({"round": 1, "accuracy": 0.5})
+    flip(tmp_path / "rounds.jsonl", 77)
+    second = journal.append({"round": 2, "accuracy": None})
+    expected = b'{"round": 1, "accuracy": 0.5}\n{"round": 2, "accuracy": null}\n'
+    assert sealed(folder, second) == expected
+    assert sealed(folder, first) == expected[: first["bytes"]]
+    told: list[FedfewError] = []
+    assert isinstance(go_on(folder, first, told.append), Journal)
+    assert [fault.code for fault in told] == ["E309"]
+    assert (tmp_path / "rounds.jsonl").read_bytes() == expected[: first["bytes"]]
+    assert (tmp_path / "checkpoints" / "rounds.jsonl").read_bytes() == expected[: first["bytes"]]
+    for place in (tmp_path / "rounds.jsonl", tmp_path / "checkpoints" / "rounds.jsonl"):
+        flip(place, 3)
+    assert sealed(folder, first) is None
+    with pytest.raises(FedfewError, match="E309"):
+        go_on(folder, first)

@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.interface.small_runs import record, written_run
 from tests.runtime.tiny_run import tiny_run
 
+from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.interface.page.library import Library
 from fedfew.runs import reading
 from fedfew.runs.folder import siblings
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen
+from fedfew.runs.session import reopen, start
 from fedfew.runtime.record import RoundRecord
 
 
@@ -130,3 +132,20 @@ def test_only_runs_in_the_same_folder_are_siblings(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "run.toml").touch()
     assert siblings(tmp_path / "one") == [tmp_path / "two"]
+
+
+def test_the_model_of_the_best_round_by_validation_is_kept_and_used(tmp_path: Path) -> None:
+    config = load("quick", {"rounds": 3, "fleet.kind": "inline", "participation": 0.1, "server.lr": 0.3})
+    session = start(config, tmp_path / "run")
+    kept: dict[int, torch.Tensor] = {}
+    for done in session.advance():
+        kept[done["round"]] = session.state.evaluated.clone()
+    run = Run.open(tmp_path / "run")
+    assert run.best_round is not None
+    assert torch.equal(run.using("best").network().snapshot(), kept[run.best_round])
+    assert torch.equal(run.network().snapshot(), kept[3])
+    with pytest.raises(FedfewError, match="E103"):
+        run.using("first")
+    (run.path / "model_best.safetensors").unlink()
+    with pytest.raises(FedfewError, match="E310"):
+        run.using("best").network()

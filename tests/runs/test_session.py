@@ -16,7 +16,6 @@ from tests.runs.crashes import copy_of, resume
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny
 
 from fedfew.config.parts import assemble
-from fedfew.config.schema import load
 from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
@@ -342,20 +341,3 @@ def test_other_classes_are_no_start(tmp_path: Path) -> None:
     parts = replace(parts, federation=replace(parts.federation, classes=("bar", "cross")))
     with pytest.raises(FedfewError, match=r"E113.*has the classes 0, 1.*this run has bar, cross"):
         first_weights(str(tmp_path / "first"), parts)
-
-
-def test_the_model_of_the_best_round_by_validation_is_kept_and_used(tmp_path: Path) -> None:
-    config = load("quick", {"rounds": 3, "fleet.kind": "inline", "participation": 0.1, "server.lr": 0.3})
-    session = start(config, tmp_path / "run")
-    kept: dict[int, torch.Tensor] = {}
-    for record in session.advance():
-        kept[record["round"]] = session.state.evaluated.clone()
-    run = Run.open(tmp_path / "run")
-    assert run.best_round is not None
-    assert torch.equal(run.using("best").network().snapshot(), kept[run.best_round])
-    assert torch.equal(run.network().snapshot(), kept[3])
-    with pytest.raises(FedfewError, match="E103"):
-        run.using("first")
-    (run.path / "model_best.safetensors").unlink()
-    with pytest.raises(FedfewError, match="E310"):
-        run.using("best").network()

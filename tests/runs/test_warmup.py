@@ -1,6 +1,7 @@
 """Warm-ups that are kept and continued, and what clients keep between rounds."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from tests.runs.crashes import flip
 from tests.runtime.tiny_run import model_hash, records, tiny
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.types import ServerState
 from fedfew.methods.fedfew import FedFew
 from fedfew.runs import checkpoints
+from fedfew.runs.checkpoints import Checkpoints
 from fedfew.runs.folder import CHECKPOINTS, WARMUP
 from fedfew.runs.run import Run
 from fedfew.runs.session import Experiment, reopen, start
@@ -200,3 +203,16 @@ def test_what_stays_does_not_travel(inline: Run) -> None:
     for record in inline.rounds:
         assert left_out(record) == []
         assert record["bytes_up"] < record["bytes_down"] / 5
+
+
+def test_the_warmup_s_file_goes_with_the_first_round(tmp_path: Path) -> None:
+    store, state = Checkpoints(tmp_path), ServerState(0, torch.zeros(3), torch.zeros(3))
+    assert store.last_round() == -1
+    for round, there in ((0, True), (1, False)):
+        if there:
+            (tmp_path / WARMUP).write_bytes(b"x")
+        store.commit(round, store.write_state(replace(state, round=round), {}), {})
+        assert (tmp_path / WARMUP).exists() == there and store.last_round() == round
+    (tmp_path / WARMUP).mkdir()  # cannot be unlinked
+    store.commit(2, store.write_state(replace(state, round=2), {}), {})
+    assert store.last_round() == 2

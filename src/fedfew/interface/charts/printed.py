@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,11 +66,18 @@ def save(drawing: Drawing, stem: Path, kinds: Sequence[str] = ("png", "svg")) ->
     for kind in kinds:
         path = stem.with_name(f"{stem.name}.{kind}")
         stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        # an SVG's text as text, not as outlines; and identifiers that are not random
-        with rc_context({"svg.fonttype": "none", "svg.hashsalt": stem.name}):
+        # an SVG's text as text in one font, not as outlines; and identifiers that are not random
+        with rc_context({"svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"], "svg.hashsalt": stem.name}):
             drawing.savefig(path, dpi=150, metadata=stamp)
+        if kind == "svg":
+            path.write_text(re.sub(r"<[^>]+>", _shortened, path.read_text("utf-8")), "utf-8")
         written.append(path)
     return written
+
+
+def _shortened(tag: re.Match[str]) -> str:
+    """A tag whose numbers have two digits after the point: hundredths of a point are fine enough."""
+    return re.sub(r"(?<=\.\d\d)\d+", "", tag[0])
 
 
 def _colour(number: int) -> str:
