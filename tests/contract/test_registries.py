@@ -21,8 +21,7 @@ from fedfew.config.schema import load
 from fedfew.config.tree import NAMED, PLAIN, settings_for
 from fedfew.core.layout import Layout
 from fedfew.core.network import Network
-from fedfew.core.registry import Registry
-from fedfew.core.settings import settings_of
+from fedfew.core.settings import Registry, settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Contribution
 from fedfew.data import PARTITIONS
@@ -155,7 +154,7 @@ def test_an_installed_package_adds_a_name(monkeypatch: pytest.MonkeyPatch) -> No
             EntryPoint("other", "os:abort", "fedfew.methods"),
         ]
     )
-    monkeypatch.setattr("fedfew.core.registry.entry_points", lambda group: points.select(group=group))
+    monkeypatch.setattr("fedfew.core.settings.entry_points", lambda group: points.select(group=group))
     known = Registry[Any]("fedfew.aggregators", AGGREGATORS.table)
     assert list(known) == [*AGGREGATORS.table, "mine"] and len(known) == len(AGGREGATORS.table) + 1
     assert known["mine"] is AGGREGATORS["uniform"] and known["fedavg"] is AGGREGATORS["fedavg"]

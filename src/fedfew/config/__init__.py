@@ -3,7 +3,7 @@
 from typing import Any
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.core.registry import Registry
+from fedfew.core.settings import Registry
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.methods import METHODS
 from fedfew.models import MODELS

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedfew.core.registry import Registry
+from fedfew.core.settings import Registry
 
 if TYPE_CHECKING:
     from fedfew.methods.entry import Entry

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fedfew.core.registry import Registry
+from fedfew.core.settings import Registry
 
 if TYPE_CHECKING:
     from torch import nn
