@@ -50,7 +50,7 @@ class Server(Between):
 def over(network: Loop, parts: Parts, change: Change = lambda step, sent: sent) -> tuple[Answers, Server]:
     fleet = Server(parts, change, network.fleet)
     state = parts.algorithm.start(parts.network.snapshot())
-    return ask(parts.clients, parts.algorithm, parts.server, fleet, state), fleet  # type: ignore[arg-type]
+    return ask(parts.clients, parts.algorithm, parts.server, fleet, state), fleet
 
 
 @pytest.fixture(scope="module")
