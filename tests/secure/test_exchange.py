@@ -61,13 +61,14 @@ def test_the_model_is_that_of_the_plain_run_and_of_every_fleet(method: str) -> N
 class Between(Fleet):
     """A fleet whose messages pass through ``change(step, messages)``: a server that lies, or clients that are gone."""
 
-    def __init__(self, parts: Parts, change: Change, inner: Fleet | None = None) -> None:
-        self.inner = inner or InlineFleet(sites_of(parts.config, parts.federation, parts.network))
+    def __init__(self, parts: Parts, change: Change, inner: Any = None) -> None:
+        self.inner: Any = inner or InlineFleet(sites_of(parts.config, parts.federation, parts.network))
         self.change = change
         self.answers: list[tuple[int, ClientUpdate | Missing]] = []
 
     def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
-        return self.inner.score(omega, clients)
+        scoring: Scoring = self.inner.score(omega, clients)
+        return scoring
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
         step = int(next(iter(payloads.values()))[STEP])
@@ -80,7 +81,7 @@ class Between(Fleet):
                 and a.code == Refusal.SUM_REFUSED}  # fmt: skip
 
 
-def asked(parts: Parts, change: Change, inner: Fleet | None = None) -> tuple[Answers, Between]:
+def asked(parts: Parts, change: Change, inner: Any = None) -> tuple[Answers, Between]:
     fleet = Between(parts, change, inner)
     state = parts.algorithm.start(parts.network.snapshot())
     return ask(parts.clients, parts.algorithm, parts.server, fleet, state), fleet
