@@ -106,7 +106,7 @@ async def scene(
         SiteKeys.of(as_flower_sends_it(path.read_bytes()) for path in folder.glob("*.pub")),
         {"fedfew": "0.1.0"},
         slots,
-        largest_reply,
+        lambda: largest_reply,
     )
     server = await asyncio.start_server(lambda r, w: made.accept(r, w, context), HERE, 0)
     found.port = server.sockets[0].getsockname()[1]

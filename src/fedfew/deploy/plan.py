@@ -24,6 +24,8 @@ PORT = 9092
 SERVER, SITE, CONFIG = "server.toml", "site.toml", "config.toml"
 NODES = "nodes.json"
 """File in the server's folder: site → Flower's number of the node that its key was registered as."""
+LARGEST_REPLY = "largest-reply"
+"""File in the server's folder: bytes that a site may upload for one reply in the present run."""
 STATUS = "status"
 """A site's file with the status of its running client; the doctor reads it."""
 _BUNDLE_LIMIT = 1 << 20
@@ -208,8 +210,8 @@ def check_names(sites: Sequence[str]) -> tuple[str, ...]:
     """The names of sites; E103 if one is not valid, or there are two of it."""
     odd = [name for name in sites if not _NAME.fullmatch(name)]
     if odd or len(set(sites)) != len(sites):
-        reason = f"{odd[0]!r} is not a valid name" if odd else "each site needs a different name"
-        raise FedfewError("E103", "--sites", reason, "Give names of letters, digits, - and _, e.g. --sites north,south")
+        reason = f"{odd[0]!r} is not valid" if odd else "each site needs a different one"
+        raise FedfewError("E103", "name", reason, "Give names of letters, digits, - and _, e.g. north,south")
     return tuple(sites)
 
 

@@ -5,6 +5,7 @@ end of a pipe whose other end the owner holds.
 """
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -17,7 +18,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 GRACE = 8.0
-_COLOURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def main(lifeline: int, command: list[str]) -> int:
@@ -50,12 +51,13 @@ def main(lifeline: int, command: list[str]) -> int:
 
 
 def _write_log(output: int) -> None:
-    """Pass the command's lines on, each with the time and without colours."""
-    with os.fdopen(output, "rb") as lines:
+    """Pass the command's lines on as JSON, each with the time and without colours."""
+    with os.fdopen(output, encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds").encode()
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            content = json.dumps({"time": now, "text": _COLOURS.sub("", line.rstrip())}, ensure_ascii=False)
             with contextlib.suppress(OSError):  # a full disk must not stop the command
-                os.write(1, now + b" " + _COLOURS.sub(b"", line.rstrip()) + b"\n")
+                os.write(1, f"{content}\n".encode())
 
 
 def _others() -> bool:

@@ -1,6 +1,7 @@
 """Supervised processes: each has a guard, is restarted when it dies, and ends with this process."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -87,8 +88,16 @@ class ManagedProcess:
     def log_tail(self, lines: int = 6) -> str:
         """The end of its log."""
         with contextlib.suppress(OSError):
-            return " | ".join(self.log.read_text("utf-8", errors="replace").strip().splitlines()[-lines:])[-1800:]
+            content = self.log.read_text("utf-8", errors="replace").strip().splitlines()[-lines:]
+            return " | ".join(map(log_text, content))[-1800:]
         return ""
+
+
+def log_text(line: str) -> str:
+    """What a process wrote, of a line of its log."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(line)["text"])
+    return line
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ import h11
 from fedfew.deploy.audit import Refusals, note_seen
 from fedfew.deploy.front.admission import SiteKeys, Slot, Slots
 from fedfew.deploy.front.upstream import IN_MEMORY, PIECE, Answer, AwayError, Upstream
-from fedfew.deploy.plan import ServerPlan, open_server
+from fedfew.deploy.plan import LARGEST_REPLY, ServerPlan, open_server
 from fedfew.deploy.versions import versions
 
 _SEEN_SECONDS = 5.0
@@ -72,7 +72,7 @@ class Front:
         keys: SiteKeys,
         about: dict[str, str],
         slots: Slots | None = None,
-        largest_reply: int = 1 << 40,
+        largest_reply: Callable[[], int] = lambda: 1 << 40,
         refused: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
         self._refused, self.seen = refused, dict[str, float]()
@@ -130,7 +130,7 @@ class Front:
         if not length.isdigit() or len(length) > 12 or b"transfer-encoding" in headers:
             return 411, b""
         total = int(length) + (self._uploaded.get(key, 0) if request.target == _PUSH_OBJECT else 0)
-        if int(length) > limit_of(request) or total > self._largest_reply:
+        if int(length) > limit_of(request) or total > self._largest_reply():
             return 413, b""
         if request.target == _PUSH_OBJECT:
             self._uploaded[key] = total
@@ -256,8 +256,8 @@ def limit_of(request: h11.Request) -> int:
     return OBJECT_LIMIT if request.target == _PUSH_OBJECT else BODY_LIMIT
 
 
-async def serve(plan: ServerPlan, superlink: int, largest_reply: int) -> None:
-    """Listen until ended; ``superlink``: its port; ``largest_reply``: bytes that a site may upload for one."""
+async def serve(plan: ServerPlan, superlink: int) -> None:
+    """Listen until ended; ``superlink``: its port."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(plan.certificate, plan.key)
     asyncio.sslproto.SSLProtocol.max_size = _READ_BUFFER
@@ -270,7 +270,10 @@ async def serve(plan: ServerPlan, superlink: int, largest_reply: int) -> None:
     about, keys = versions() | {"network": plan.network, "ca": ca}, SiteKeys.of(numbers)
     # three files each: the connection, its spooled body, the connection to the SuperLink
     refused = Refusals(plan.folder).add
-    front = Front(upstream, keys, about, Slots(most=max(files, wanted) // 3), largest_reply, refused)
+    front = Front(
+        upstream, keys, about, Slots(most=max(files, wanted) // 3),
+        lambda: int((plan.folder / LARGEST_REPLY).read_bytes()), refused,
+    )  # fmt: skip
     server = await asyncio.start_server(
         lambda reader, writer: front.accept(reader, writer, context), plan.listen, plan.bound, backlog=1024
     )
@@ -283,4 +286,4 @@ async def serve(plan: ServerPlan, superlink: int, largest_reply: int) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(open_server(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])))
+        asyncio.run(serve(open_server(Path(sys.argv[1])), int(sys.argv[2])))

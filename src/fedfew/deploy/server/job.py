@@ -12,7 +12,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked, write_atomically
 
 _VARIABLE = "FEDFEW_JOB"
-_END = "end.json"
+_JOB, _END = "job.json", "end.json"
 _TRIES = 25
 
 
@@ -29,16 +29,26 @@ class Job:
     allow_code: tuple[str, ...] = ()
     """Code outside fedfew that the run may use."""
 
-    def prepare(self) -> dict[str, str]:
-        """Make the folder, without the end of an earlier job; the environment that passes the job on."""
+    def prepare(self) -> None:
+        """Write it to its folder, where the next ServerApp finds it; the end of an earlier job is removed."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         Path(self.folder, _END).unlink(missing_ok=True)
-        return {_VARIABLE: json.dumps(asdict(self))}
+        write_atomically(Path(self.folder, _JOB), json.dumps(asdict(self)).encode())
+
+    @staticmethod
+    def environment(folder: Path) -> dict[str, str]:
+        """The environment of ServerApps whose jobs are in a folder, one after the other."""
+        return {_VARIABLE: str(folder)}
 
     @staticmethod
     def received() -> "Job":
         """The job of this process."""
-        return Job(**json.loads(os.environ[_VARIABLE]))
+        return Job.at(Path(os.environ[_VARIABLE]))
+
+    @staticmethod
+    def at(folder: Path) -> "Job":
+        """The present job of a folder, or the last one; OSError if there was none."""
+        return Job(**json.loads((folder / _JOB).read_bytes()))
 
     def begin(self, stack: contextlib.ExitStack) -> bool:
         """Hold the job's lock; False if another ServerApp does. The system releases it however this process ends."""

@@ -40,24 +40,28 @@ PROJECT = "a Flower project"
 _POLL = 0.25
 _PATIENCE = 120.0
 """Seconds that a ServerApp may take to start."""
+_UP: dict[Path, SuperLink] = {}
+"""Networks whose processes this process keeps up, by the server's folder."""
 _MOST_FAILURES = 3
 """Times that a ServerApp may end without having done anything, before the run is given up."""
 
 
 def start_or_resume(
-    plan: ServerPlan, warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False,
-    allow_code: Collection[str] = (),
+    plan: ServerPlan, warn: Warn, config: str | Path, overrides: dict[str, Any], out: Path | None, *,
+    anyway: bool = False, allow_code: Collection[str] = (),
 ) -> Session:  # fmt: skip
-    """The run of a real network, in the network's own folder; an unfinished one is resumed."""
+    """The run of a real network, in the network's own folder; an unfinished one is resumed.
+
+    ``config``: what a person named, or the path of a plan in the queue; without, it is the network's own.
+    """
     folder = out or plan.folder / "run"
     plan.asked(overrides.get("fleet.only", ""))
     fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
     if is_unfinished(folder):
         return reopen(folder, warn, overrides | fleet, anyway=anyway, allow_code=allow_code)
     chosen = overrides | fleet | {"clients": len(plan.sites)}
-    if config:
-        return start(load(config, chosen), folder)
-    return start(load(plan.folder / CONFIG, chosen, allow_code), folder)
+    allowed = None if config and isinstance(config, str) else allow_code
+    return start(load(config or plan.folder / CONFIG, chosen, allowed), folder)
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -88,34 +92,40 @@ def advance(session: Session, report: Report | None = None) -> Generator[RoundRe
         reason = "its clients are the nodes of a Flower project"
         raise FedfewError("E113", str(session.folder.path), reason, "Start the project's app again: flwr run")
     with contextlib.ExitStack() as stack:
-        if session.parts.config.remote:
-            plan = open_server(Path(session.parts.config.fleet.network))
-            stack.enter_context(locked(plan.folder))
-            asked, path = plan.asked(session.parts.config.fleet.only), str(session.folder.path)
-            run = run_id(session.folder.path)
-            asks = plan_hash(run_description(session.parts, run, identity_of(session.parts.config, plan)))
-            audit.record(plan.folder, "run started", run=run, folder=path, sites=asked, plan=asks)
-            job, link = _start_server(session, plan, stack, plan.folder / "logs")
-        else:
-            job, link = _start_trial(session, session.folder.path / "network", stack)
-        yield from _follow(session, job, link, report)
-        if session.parts.config.remote:
-            audit.record(plan.folder, "run finished", run=run, folder=path)
+        if not session.parts.config.remote:
+            link = _start_trial(session, session.folder.path / "network", stack)
+            yield from _follow(session, link, report)
+            return
+        plan = open_server(Path(session.parts.config.fleet.network))
+        link = _UP.get(plan.folder.absolute()) or stack.enter_context(kept_up(plan))
+        asked, path = plan.asked(session.parts.config.fleet.only), str(session.folder.path)
+        run = run_id(session.folder.path)
+        asks = plan_hash(run_description(session.parts, run, identity_of(session.parts.config, plan)))
+        audit.record(plan.folder, "run started", run=run, folder=path, sites=asked, plan=asks)
+        yield from _follow(session, link, report)
+        audit.record(plan.folder, "run finished", run=run, folder=path)
 
 
-def _start_server(session: Session, plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> tuple[Job, SuperLink]:
-    parts = session.parts
-    run, network = session.folder.path.absolute(), plan.folder.absolute()
-    code = tuple(own_code(parts.config.document).values())  # allowed when the session was opened
-    job = Job(str(network / "job"), str(run), str(network), vars(parts.config.fleet), code)
+@contextlib.contextmanager
+def kept_up(plan: ServerPlan) -> Generator[SuperLink]:
+    """The server's processes, which stay up between the runs of this process."""
+    folder = plan.folder.absolute()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(folder))
+        link = _UP[folder] = _start_link(plan, stack, folder / "logs")
+        stack.callback(_UP.pop, folder)
+        yield link
+
+
+def _start_link(plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> SuperLink:
     supervisor = Supervisor(logs)
     stack.callback(supervisor.close)
-    link = SuperLink(plan, supervisor, job.prepare(), _largest_reply(parts, len(plan.sites)))
+    link = SuperLink(plan, supervisor, Job.environment(plan.folder.absolute() / "job"))
     link.start()
-    return job, link
+    return link
 
 
-def _start_trial(session: Session, folder: Path, stack: contextlib.ExitStack) -> tuple[Job, SuperLink]:
+def _start_trial(session: Session, folder: Path, stack: contextlib.ExitStack) -> SuperLink:
     """Server and sites on loopback, with TLS and keys; ledgers and memories stay in the run's folder."""
     config = session.parts.config
     names = [f"site{i}" for i in range(min(config.fleet.sites, config.clients))]
@@ -130,10 +140,10 @@ def _start_trial(session: Session, folder: Path, stack: contextlib.ExitStack) ->
         sites.append(SiteProcesses(bundle, supervisor, terms=terms, memory=memory))
         stack.callback(sites[-1].close)
     stack.callback(supervisor.close)
-    started = _start_server(session, plan, stack, folder / "logs")  # ends before the sites: no round has fewer of them
+    link = _start_link(plan, stack, folder / "logs")  # ends before the sites: no round has fewer of them
     for site in sites:
         site.start()
-    return started
+    return link
 
 
 def _largest_reply(parts: Parts, sites: int) -> int:
@@ -143,8 +153,14 @@ def _largest_reply(parts: Parts, sites: int) -> int:
     return one * clients + head_limit(clients) + (1 << 21)
 
 
-def _follow(session: Session, job: Job, link: SuperLink, report: Report | None) -> Generator[RoundRecord]:
+def _follow(session: Session, link: SuperLink, report: Report | None) -> Generator[RoundRecord]:
     """Each round once it is in the journal, until the run is finished; a ServerApp that ended is started again."""
+    parts, network = session.parts, link.plan.folder.absolute()
+    code = tuple(own_code(parts.config.document).values())  # allowed when the session was opened
+    path = str(session.folder.path.absolute())
+    job = Job(str(network / "job"), path, str(network), vars(parts.config.fleet), code)
+    job.prepare()
+    link.limit_replies(_largest_reply(parts, len(link.plan.sites)))
     run, done, app = Run(session.folder), session.state.round, KeptAlive(job, link.submit)
     while True:
         link.refresh()

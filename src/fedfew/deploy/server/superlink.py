@@ -17,7 +17,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.deploy import flower_programs
 from fedfew.deploy.certificates import check_certificate
 from fedfew.deploy.front import proxy
-from fedfew.deploy.plan import NODES, SERVER, ServerPlan, open_server
+from fedfew.deploy.plan import LARGEST_REPLY, NODES, SERVER, ServerPlan, open_server
 from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
 
 _START = 90.0
@@ -48,7 +48,7 @@ class SuperLink:
     environment: Mapping[str, str]
     """Variables for the ServerApp."""
     largest_reply: int = 1 << 40
-    """Bytes that a site may upload for one reply; the front stops it there."""
+    """Bytes that a site may upload for one reply, until a run says how many it needs."""
     server_app: str = "fedfew.deploy.server.server_app:server_app"
     client_app: str = "fedfew.deploy.site.client_app:client_app"
     port: int = field(default_factory=lambda: free_ports(1)[0])
@@ -70,10 +70,15 @@ class SuperLink:
         self.supervisor.add("superexec", [*executor, "--runtime-api-address", f"127.0.0.1:{self.port}"], environment)
         self._register()
         if not plan.behind:  # last: a site that connects finds its key registered
-            words = [str(plan.folder.absolute()), str(self.port), str(self.largest_reply)]
+            self.limit_replies(self.largest_reply)
+            words = [str(plan.folder.absolute()), str(self.port)]
             front = self.supervisor.add("front", [sys.executable, "-m", proxy.__name__, *words], environment)
             wait_until(lambda: answers(plan.listen, plan.bound, plan.ca), front, _START, "TLS front")
         self._stamps = self._written()
+
+    def limit_replies(self, largest: int) -> None:
+        """Tell the front how many bytes a site may upload for one reply; it stops the site there."""
+        write_atomically(self.plan.folder / LARGEST_REPLY, str(largest).encode())
 
     def refresh(self) -> None:
         """Take up what changed while running: sites that were admitted or revoked, renewed certificates."""

@@ -26,6 +26,7 @@ NETWORK = argument("network", "[NETWORK]", "The folder from `deploy init`, or it
 STATE = path("--state", "DIR", "The site's folder (default: next to the bundle).")
 DATA = path("--data", "PATH", "The site's images, texts, table or vectors; labels are never read.")
 AMOUNT = click.FloatRange(0)
+METRICS = number("--metrics", 0, 0, "Port on 127.0.0.1 for /healthz and /metrics; 0: none.", most=65535)
 SYSTEMD = flag("--systemd", "Print a unit for systemd and exit.")
 
 FINGERPRINT = text("--fingerprint", "HEX", "What the other side read to you; without it you are asked.", default="")
@@ -71,8 +72,17 @@ DEPLOY = group(
         text("--config", "PRESET|CONFIG.toml", "What to train.", default="", type=CONFIG_NAME),
         text("--sites", "A,B", "Sites that the run asks to take part (default: all).", default=""),
         OVERRIDES, NEW_RUN,
+        flag("--serve", "Stay up and run the plans of the queue, see `deploy submit`."), METRICS,
         flag("--nginx", "Print a configuration for nginx and exit."),
         SYSTEMD, ANYWAY, ALLOW_CODE, JSON,
+    ),
+    command(
+        "deploy:submit",
+        "Put a plan into the queue of `deploy server --serve`. It is checked now, and run after those before it.",
+        CONFIG, NETWORK,
+        text("--name", "NAME", "Name of its run (default: the config's)."),
+        text("--sites", "A,B", "Sites that the run asks to take part (default: all).", default=""),
+        OVERRIDES, JSON,
     ),
     command(
         "deploy:client",
@@ -83,7 +93,7 @@ DEPLOY = group(
         text("--unit", "site|image", "What noise must hide: all images of the site (default), or each single one."),
         text("--max-epsilon", "N", "Refuse updates beyond this ε over all runs; 0: no limit.", type=AMOUNT),
         text("--delta", "N", "δ at which --max-epsilon holds (1e-5).", type=AMOUNT),
-        ALLOW_CODE, SYSTEMD,
+        ALLOW_CODE, METRICS, SYSTEMD,
     ),
     command(
         "deploy:join",

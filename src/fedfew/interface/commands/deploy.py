@@ -18,14 +18,15 @@ from fedfew.deploy.certificates import authority_fingerprint, check_expiry, expi
 from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.joining import site_rows
 from fedfew.deploy.plan import make_network, open_bundle, open_server
+from fedfew.deploy.server import queue
 from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.agreement import APPROVED, REFUSED, SHORTEST, asked_plans, decide
 from fedfew.deploy.site.agreement import pause as pause_site
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
-from fedfew.interface.commands.run import finish, has_baseline, note_sums
-from fedfew.interface.console import err, note, out, print_json, print_table, warn
-from fedfew.interface.deploy import printouts
+from fedfew.interface.commands.run import finish
+from fedfew.interface.console import note, out, print_json, print_table, warn
+from fedfew.interface.deploy import printouts, serving
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
 from fedfew.interface.deploy.site_status import keep_online
 from fedfew.runs.session import Experiment
@@ -65,6 +66,8 @@ def server(
     sites: str,
     overrides: dict[str, Any],
     out: Path | None,
+    serve: bool,
+    metrics: int,
     nginx: bool,
     systemd: bool,
     anyway: bool,
@@ -74,7 +77,7 @@ def server(
     """Start the network's run, or continue it: SuperLink on loopback, TLS front, rounds."""
     plan = open_server(network)
     if nginx or systemd:
-        text = printouts.nginx(plan) if nginx else printouts.systemd_server(plan)
+        text = printouts.nginx(plan) if nginx else printouts.systemd_server(plan, serve, metrics)
         sys.stdout.write(text)
         return
     if sites:
@@ -84,15 +87,24 @@ def server(
             check_expiry(path)
         except FedfewError as fault:
             warn(fault)
-    session = start_or_resume(plan, warn, config, overrides, out, anyway=anyway, allow_code=allow_code)
-    err.print(
-        f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.asked(sites))}", markup=False
-    )
-    note_sums(session.parts.config)
-    tested = len(session.parts.federation.test) > 0
-    if not tested:
-        note("There are no test images: nothing can be said about what the sites' images bring.")
-    finish(session, json, baseline=tested and has_baseline(session.parts.config))
+    if not serve:
+        session = start_or_resume(plan, warn, config, overrides, out, anyway=anyway, allow_code=allow_code)
+        serving.run_once(plan, session, json, metrics)
+        return
+    if config or sites or out or overrides:
+        reason = "the queue says what is run, and on which sites"
+        raise FedfewError("E103", "--serve", reason, "Give these options to `fedfew deploy submit`")
+    serving.serve(plan, allow_code, json, metrics)
+
+
+def submit(config: str, network: Path, name: str | None, sites: str, overrides: dict[str, Any], json: bool) -> None:
+    """Put a config at the end of the queue of a server that stays up."""
+    plan, only = open_server(network), {"fleet.only": sites} if sites else {}
+    path = queue.submit(plan, config, overrides | only, name or Path(config).stem)
+    if json:
+        print_json({"plan": str(path), "waiting": len(queue.waiting(plan.folder))})
+    else:
+        note(f"{path.name} waits; `fedfew deploy server {network} --serve` runs it.")
 
 
 def client(
@@ -105,6 +117,7 @@ def client(
     max_epsilon: float | None,
     delta: float | None,
     allow_code: tuple[str, ...],
+    metrics: int,
     systemd: bool,
 ) -> None:
     """Keep a site online: a warm process with the images, and Flower's SuperNode; reconnects by itself."""
@@ -112,13 +125,13 @@ def client(
     stated = {"min_noise": min_noise, "max_clip": max_clip, "unit": unit, "max_epsilon": max_epsilon, "delta": delta}
     terms = site_terms(plan.folder, stated | {"allow_code": allow_code})
     if systemd:
-        sys.stdout.write(systemd_client(plan.folder, data, terms))
+        sys.stdout.write(systemd_client(plan.folder, data, terms, metrics))
         return
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
     if terms.max_epsilon:
         require("privacy", "--max-epsilon")
-    keep_online(plan, data.absolute(), terms)
+    keep_online(plan, data.absolute(), terms, metrics)
 
 
 def join(folder: Path, admission: Path | None, name: str, fingerprint: str, json: bool) -> None:

@@ -89,20 +89,29 @@ def nginx(plan: ServerPlan) -> str:
     )
 
 
-def systemd_server(plan: ServerPlan) -> str:
+def systemd_server(plan: ServerPlan, serve: bool, metrics: int) -> str:
     """A unit that keeps the server running and continues the run after a reboot."""
     folder = plan.folder.absolute()
-    return _unit(f"fedfew server of {plan.name}", ["deploy", "server", str(folder)], folder)
+    words = ["deploy", "server", str(folder), *(["--serve"] if serve else []), *_metrics(metrics)]
+    return _unit(f"fedfew server of {plan.name}", words, folder)
 
 
-def systemd_client(folder: Path, data: Path | None, terms: SiteTerms) -> str:
+def _metrics(port: int) -> list[str]:
+    return ["--metrics", str(port)] if port else []
+
+
+def systemd_client(folder: Path, data: Path | None, terms: SiteTerms, metrics: int) -> str:
     """A unit that keeps a site online, with the site's terms as options where they differ from the defaults."""
     home = folder.absolute()
     changed = [name for name in OPTIONS if getattr(terms, name) != getattr(SiteTerms, name)]
     options = [word for name in changed for word in (f"--{name.replace('_', '-')}", f"{getattr(terms, name):g}")]
     options += [word for name in terms.allow_code for word in ("--allow-code", name)]
     images = str((data or Path("DATA")).absolute())
-    return _unit(f"fedfew site {home.name}", ["deploy", "client", str(home), "--data", images, *options], home)
+    return _unit(
+        f"fedfew site {home.name}",
+        ["deploy", "client", str(home), "--data", images, *options, *_metrics(metrics)],
+        home,
+    )
 
 
 def _word(text: str) -> str:

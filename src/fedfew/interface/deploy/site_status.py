@@ -7,8 +7,9 @@ from time import sleep, time
 
 from fedfew.core.storage import locked
 from fedfew.deploy.joining import take_up_authority
+from fedfew.deploy.monitoring import monitored
 from fedfew.deploy.plan import STATUS, SitePlan
-from fedfew.deploy.processes import ManagedProcess, Supervisor
+from fedfew.deploy.processes import ManagedProcess, Supervisor, log_text
 from fedfew.deploy.site.images import count_images
 from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.processes import SiteProcesses
@@ -21,7 +22,7 @@ _FRESH = 20.0
 """Seconds for which an answer of the server counts as being online: the SuperNode asks every three."""
 
 
-def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
+def keep_online(plan: SitePlan, data: Path, terms: SiteTerms, metrics: int = 0) -> None:
     """Start the site's processes and watch them; errors at the start are raised, later ones reported and retried."""
     images = count_images(data)
     with contextlib.ExitStack() as stack:
@@ -33,6 +34,7 @@ def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
         earlier = _size(plan.folder / "logs" / f"node-{plan.name}.log")
         (plan.folder / STATUS).write_text("starting", "utf-8")
         site.start()
+        stack.enter_context(monitored(metrics, supervisor, plan))
         site.wait_for_warm_site()
         where = f"server {plan.address}; log {plan.folder / 'logs'}"
         err.print(f"site {plan.name}: {images}; {where}", markup=False, soft_wrap=True)
@@ -103,7 +105,7 @@ class NodeLog:
             return []
         complete = content[: content.rfind(b"\n") + 1]
         self.seen += len(complete)
-        return complete.decode("utf-8", errors="replace").splitlines()
+        return [log_text(line) for line in complete.decode("utf-8", errors="replace").splitlines()]
 
 
 def _stamp(file: Path) -> int:
