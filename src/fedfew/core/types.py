@@ -305,6 +305,14 @@ class Oracle(Protocol):
     def train_with_labels(self, payload: Payload, site: OracleSite, rng: torch.Generator) -> Trained: ...
 
 
+@runtime_checkable
+class Forgetting(Protocol):
+    """A method whose server keeps what each client sent, and can make its model without one of them."""
+
+    def forget(self, state: ServerState, client: int, site: ServerSite) -> ServerState | None:
+        """The state and model without a client's sums; None if they were not kept."""
+
+
 @dataclass(frozen=True)
 class Scores:
     """How good a model is on held-out images."""

@@ -231,3 +231,24 @@ def test_sums_can_be_private() -> None:
 
 def test_only_the_sum_over_clients_is_the_m_step_of_pooled_data() -> None:
     assert set(FEDMOMENTS.unfit) == set(AGGREGATORS) - {"fedavg"}
+
+
+def test_a_client_that_is_forgotten_leaves_nothing_in_survey_and_model() -> None:
+    parts, _, site, _ = world(0.3, clients=3, images=500)
+    method = METHOD
+    surveyed = [trained(method, parts, site, [clients]).extra for clients in (range(3), range(2))]
+    state = trained(method, parts, site, [range(3)] * 5)
+    left, two = method.forget(state, 2, site), method.forget(trained(method, parts, site, [range(3)]), 2, site)
+    assert left is not None and two is not None
+    for name in ("survey_counts", "survey_sums", "survey_between"):
+        assert torch.allclose(two.extra[name], surveyed[1][name], rtol=1e-12)
+        assert not torch.allclose(surveyed[0][name], surveyed[1][name], rtol=1e-2)
+    assert not any(name.endswith("/2") for name in left.extra) and sorted(left.participation) == [0, 1]
+    assert not torch.equal(left.omega, state.omega)
+    other = {name: t if not name.endswith("/2") else 7 * t for name, t in state.extra.items()}
+    again = method.forget(replace(state, extra=other), 2, site)
+    assert again is not None and torch.equal(again.omega, left.omega), "whatever it had sent"
+    alone_again = method.forget(method.forget(left, 0, site) or left, 1, site)
+    assert alone_again is not None and torch.equal(alone_again.omega, alone(method, site)), "the labels are left"
+    many, _, server, _ = world(0.3)
+    assert method.forget(trained(METHOD, many, server, [range(20), range(33)]), 2, server) is None, "kept for few only"

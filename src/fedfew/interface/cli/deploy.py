@@ -133,6 +133,13 @@ DEPLOY = group(
         argument("site", "SITE", "Name of the site.", str), NETWORK,
     ),
     command(
+        "deploy:forget",
+        "Make a run's model again without one site's sums. Writes model and evaluation next to the run; only with "
+        "fedmoments, which keeps what each site sent.",
+        argument("site", "SITE", "Name of the site.", str), NETWORK,
+        path("--run", "DIR", "The run (default: the network's own)."), ALLOW_CODE, JSON,
+    ),
+    command(
         "deploy:renew",
         "Renew the certificates of authority and server. Keys and sites stay; a running server takes them up.",
         NETWORK, number("--days", 365, 1, "How long the certificates are valid."), JSON,

@@ -18,6 +18,7 @@ from fedfew.deploy.certificates import authority_fingerprint, check_expiry, expi
 from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.joining import site_rows
 from fedfew.deploy.plan import make_network, open_bundle, open_server
+from fedfew.deploy.server import forget as forgetting
 from fedfew.deploy.server import queue
 from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.agreement import APPROVED, REFUSED, SHORTEST, asked_plans, decide
@@ -221,6 +222,16 @@ def revoke(site: str, network: Path) -> None:
     """Shut a site out of the network."""
     joining.revoke(open_server(network), site)
     note(f"Site {site} is shut out; a running server takes that up at once.")
+
+
+def forget(site: str, network: Path, run: Path | None, allow_code: tuple[str, ...], json: bool) -> None:
+    """Make a run's model again without one site's sums."""
+    plan = open_server(network)
+    about = forgetting.forget(plan, site, run or plan.folder / "run", warn, allow_code)
+    if json:
+        print_json(about)
+    else:
+        out.print(printouts.forget_steps(about), markup=False, soft_wrap=True)
 
 
 def renew(network: Path, days: int, json: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import StrictUndefined, Template
 
-from fedfew.core.text import size
+from fedfew.core.text import percent, size
 from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT
 from fedfew.deploy.plan import ServerPlan
 from fedfew.deploy.site.ledger import Summary
@@ -63,6 +63,17 @@ def admit_steps(name: str, path: Path, authority: str) -> str:
         f"Site {name} is admitted, from the next run on.\n"
         f"1. Send it {path}; there is no secret in it.\n"
         f"2. Read its owner the fingerprint of the network's authority over the telephone: {authority}"
+    )
+
+
+def forget_steps(about: Mapping[str, Any]) -> str:
+    """What `deploy forget` did, and what it did not."""
+    site, before, after = about["site"], percent(about["accuracy_before"]), percent(about["accuracy"])
+    return (
+        f"The model without the sums of site {site} is in {about['folder']}; accuracy {before} before, {after} after.\n"
+        f"Not undone: what other sites counted with scores to which {site} had contributed, copies of the old model, "
+        f"and what this server has received.\n{about['run']} still holds the site's sums: delete it when it is no "
+        f"longer needed. `fedfew deploy revoke {site}` keeps the site out of later runs."
     )
 
 

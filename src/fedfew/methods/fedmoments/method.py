@@ -19,6 +19,7 @@ em.py          a client's sums                           path.py      the server
 answers.py     every client counts once                  share.py     the last word is the labels'
 trust.py       sums unlike all others' count less        plausibility.py   sums that no images have
 shift.py       sites with scanners of their own          bounded.py   noise that hides single images
+forget.py      a model without one client's sums
 
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
@@ -42,6 +43,7 @@ from fedfew.methods.fedmoments.answers import Answer, answered, few_heard, kept,
 from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of, features, reads_of
 from fedfew.methods.fedmoments.bounded import SKEW, Opened, step_answer, survey_sums
 from fedfew.methods.fedmoments.em import SENT, TEMPERATURES, ClassSums, Shape, client_sums, packed, sent_scores
+from fedfew.methods.fedmoments.forget import forgotten, keep_surveys
 from fedfew.methods.fedmoments.path import Path, Rule, paths_of
 from fedfew.methods.fedmoments.plausibility import Implausible
 from fedfew.methods.fedmoments.share import UNKNOWN, LabelModel, folds_of, judged_share, label_model
@@ -238,7 +240,10 @@ class FedMoments(Federated):
         tally = Tally.of(state.extra, width)
         for update, own, weight in zip(new, sums, weights, strict=True):
             tally = tally.add(own, update.examples, weight) if weight else tally
-        return state.extra | tally.tensors(), len(new)
+        extra = state.extra | tally.tensors()
+        if not self.sums_only:
+            extra = keep_surveys(extra, len(state.participation), zip(new, weights, sums, strict=True))
+        return extra, len(new)
 
     def _step(self, state: ServerState, updates: Updates, site: ServerSite, shape: Shape) -> RoundEnd:
         """Add the clients' sums; once they cover enough images, a step of EM and a new model."""
@@ -274,6 +279,22 @@ class FedMoments(Federated):
         extra = extra | packed(scores, extra) | {name: scalar(value) for name, value in after.items()}
         metrics |= {"alpha": scores[0].alpha, "trust": trust, "temperature": scores[0].temperature, "settled": done}
         return replace(state, omega=omega, extra=extra), Outcome(shares, metrics)
+
+    def forget(self, state: ServerState, client: int, site: ServerSite) -> ServerState | None:
+        """The model without a client's survey and last sums; the others' sums stay as they answered them."""
+        shape = self.shape(*site.network.layout.shapes[0])
+        extra = forgotten(state.extra, client, shape.width)
+        if extra is None:
+            return None
+        omega, answers = as_model(site, extra["own_weight"], extra["own_bias"]), kept(extra)
+        if answers and "weight" in extra:
+            paths, scale = self._paths(extra, site, shape), extra["scale"].double()
+            weights = self._weights(answers, paths[0].space, shape, scale)
+            parts = [weight * answer.sums.double() for weight, answer in zip(weights, answers, strict=True)]
+            sums = [part.scaled(scale) for part in shape.read(torch.stack(parts).sum(0))]
+            omega, _ = self._model(extra, site, paths, sums)
+        left = {k: count for k, count in state.participation.items() if k != client}
+        return replace(state, omega=omega, sigma=omega, extra=extra, participation=left)
 
     def _labeled(self, extra: Mapping[str, Tensor], site: ServerSite) -> Tensor:
         """The server's labeled images v (N×p)."""
