@@ -26,6 +26,7 @@ from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.server_app import identity_of, run_description
 from fedfew.deploy.server.superlink import SuperLink
+from fedfew.deploy.site.agreement import tensors_of
 from fedfew.deploy.site.files import TrialMemory, run_id
 from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.processes import SiteProcesses
@@ -101,7 +102,8 @@ def advance(session: Session, report: Report | None = None) -> Generator[RoundRe
         asked, path = plan.asked(session.parts.config.fleet.only), str(session.folder.path)
         run = run_id(session.folder.path)
         asks = plan_hash(run_description(session.parts, run, identity_of(session.parts.config, plan)))
-        audit.record(plan.folder, "run started", run=run, folder=path, sites=asked, plan=asks)
+        leaves = tensors_of(session.parts.wire.reply_schema(session.parts.network.layout))
+        audit.record(plan.folder, "run started", run=run, folder=path, sites=asked, plan=asks, leaves=leaves)
         yield from _follow(session, link, report)
         audit.record(plan.folder, "run finished", run=run, folder=path)
 

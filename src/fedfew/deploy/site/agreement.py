@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Schema
 from fedfew.core.storage import write_atomically
 from fedfew.deploy.messages.heads import plan_hash
 from fedfew.deploy.site.answers import Ready
@@ -98,17 +99,18 @@ def _described(head: Mapping[str, Any], ready: Ready | None, delta: float) -> di
     about |= {part: str(config.get(part, {}).get("name", "")) for part in ("method", "model")}
     if ready is not None:
         sites = ready.sites
-        schema = Wire(sites.algorithm, sites.transforms).reply_schema(sites.network.layout)
-        about["leaves"] = [
-            f"{name} {'×'.join('?' if n is None else str(n) for n in expected.shape)}"
-            for name, expected in schema.items()
-        ]
+        about["leaves"] = tensors_of(Wire(sites.algorithm, sites.transforms).reply_schema(sites.network.layout))
         if members := head["about"].get("members"):  # of a secure sum
             about["members"] = [f"site {number}: {mark}" for number, mark in members.items()]
         with suppress(FedfewError):  # without the extra nothing can be said
             about["epsilon"] = epsilon({ready.noise: int(config["rounds"])}, delta) if ready.noise else None
             about["delta"] = delta
     return about
+
+
+def tensors_of(schema: Schema) -> list[str]:
+    """Names and shapes of what leaves a site in a round."""
+    return [f"{name} {'×'.join('?' if n is None else str(n) for n in one.shape)}" for name, one in schema.items()]
 
 
 def _read(folder: Path, plan: str) -> dict[str, Any]:

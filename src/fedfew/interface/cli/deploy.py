@@ -145,6 +145,16 @@ DEPLOY = group(
         NETWORK, number("--days", 365, 1, "How long the certificates are valid."), JSON,
     ),
     command(
+        "deploy:dossier",
+        "Write a document about the network for a board. HTML, and PDF with --pdf if a browser can print: purpose, "
+        "parties, data flows, what leaves, safeguards, keys, retention, models, software, open risks.",
+        NETWORK,
+        path("--site", "FOLDER", "A site's folder, for its limits and ledger; may be repeated.", multiple=True),
+        text("--purpose", "TEXT", "What the network is for.", default=""),
+        path("--out", "FILE", "The document (default: dossier.html in the network's folder)."),
+        flag("--pdf", "Also print it as PDF, by Chromium or Chrome."),
+    ),
+    command(
         "deploy:local",
         "Try a network on this machine, with TLS and keys. The result is the same as that of `fedfew run`.",
         CONFIG, number("--sites", 2, 1, "How many sites share the clients."), OVERRIDES, NEW_RUN, JSON,
@@ -159,6 +169,7 @@ LEDGER = group(
         "Check that no line was changed, removed or added. Then summarizes what came in and what left, by run.",
         argument("folder", "FOLDER", "A site's folder, or its ledger.jsonl."),
         text("--noted", "HASH", "A hash that an earlier check printed: it must still be in the chain.", default=""),
+        path("--html", "FILE", "Also write the summary as a page."),
         JSON, name="verify",
     ),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from fedfew.config.files import dumps
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
+from fedfew.core.storage import write_atomically
 from fedfew.deploy import joining
 from fedfew.deploy.audit import record
 from fedfew.deploy.certificates import authority_fingerprint, check_expiry, expiry
@@ -26,10 +27,12 @@ from fedfew.deploy.site.agreement import pause as pause_site
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
 from fedfew.interface.commands.run import finish
-from fedfew.interface.console import note, out, print_json, print_table, warn
+from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.deploy import printouts, serving
+from fedfew.interface.deploy.dossier import write_dossier, write_pdf
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
 from fedfew.interface.deploy.site_status import keep_online
+from fedfew.interface.report.document import page
 from fedfew.runs.session import Experiment
 
 
@@ -243,6 +246,16 @@ def renew(network: Path, days: int, json: bool) -> None:
         out.print(printouts.renew_steps(paths, days), markup=False, soft_wrap=True)
 
 
+def dossier(network: Path, site: Collection[Path], purpose: str, out: Path | None, pdf: bool) -> None:
+    """Write a document about the network for a board."""
+    plan = open_server(network)
+    path = write_dossier(plan, tuple(site), purpose, out or plan.folder.parent / "dossier.html")
+    say(f"dossier: {path}")
+    if pdf:
+        printed = write_pdf(path)
+        say(f"PDF: {printed}" if printed else "PDF: there is no Chromium or Chrome on this machine to print it")
+
+
 def local(config: str, sites: int, overrides: dict[str, Any], out: Path | None, json: bool) -> None:
     """Try all of it on this machine, with TLS and keys: the same result as `fedfew run`, through Flower."""
     chosen = overrides | {"fleet.kind": "flower", "fleet.sites": sites, "fleet.network": ""}
@@ -261,9 +274,13 @@ def doctor_client(bundle: Path, data: Path | None, state: Path | None, json: boo
     _show(examine_client(bundle, data, state), json)
 
 
-def ledger_verify(folder: Path, noted: str, json: bool) -> None:
+def ledger_verify(folder: Path, noted: str, html: Path | None, json: bool) -> None:
     """Check the chain of a site's ledger, and summarize it."""
     summary = verify(folder, noted)
+    if html is not None:
+        name = (folder if folder.is_dir() else folder.parent).resolve().name
+        text = page("ledger.html", "deploy", title=f"Ledger of {name}", name=name, summary=summary, plural=False)
+        write_atomically(html, text.encode())
     if json:
         runs = {
             run: vars(one) | {"rounds": len(one.rounds), "tensors": sorted(one.tensors)}

@@ -86,12 +86,12 @@ def report(source: Path, links: Links) -> str:
         if run.fault:
             raise run.fault
         others = (Run.open(path) for path in siblings(source))
-        return _page("run_report.html", **about_run(run, list(others), links), plural=False)
+        return page("run_report.html", **about_run(run, list(others), links), plural=False)
     runs, faults = read_all(source)
     if not runs:
         fault = "contains no readable run" if source.exists() else "does not exist"
         raise faults[0] if faults else FedfewError("E302", str(source), fault)
-    return _page(
+    return page(
         "folder_report.html",
         title=f"Runs in {source.resolve().name}",
         runs=runs,
@@ -126,7 +126,8 @@ def about_run(run: Run, others: Sequence[Run], links: Links) -> dict[str, Any]:
     }
 
 
-def _page(template: str, **content: Any) -> str:
+def page(template: str, *folders: str, **content: Any) -> str:
+    """A page of its own from a template, in the style of reports."""
     style = (resources.files("fedfew.interface.report") / "templates" / "style.css").read_text("utf-8")
-    page, written = environment().get_template(template), f"{datetime.now():%Y-%m-%d %H:%M}"
-    return page.render(**content, style=Markup(f"{chart_style()}\n{style}"), written=written)
+    made, written = environment(*folders).get_template(template), f"{datetime.now():%Y-%m-%d %H:%M}"
+    return made.render(**content, style=Markup(f"{chart_style()}\n{style}"), written=written)
