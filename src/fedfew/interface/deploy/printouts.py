@@ -18,6 +18,8 @@ from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.versions import versions
 from fedfew.interface.console import print_table, say
 
+USER = "fedfew"
+"""The user of a systemd unit."""
 OPTIONS = ("min_noise", "max_clip", "unit", "max_epsilon", "delta")
 """Terms that are options of `deploy client`; the others are in the site's limits.toml."""
 
@@ -134,7 +136,7 @@ def _word(text: str) -> str:
 def _unit(title: str, words: list[str], folder: Path) -> str:
     command = " ".join(_word(word) for word in [str(Path(sys.executable).with_name("fedfew")), *words])
     home = str(folder).replace("%", "%%")
-    return _filled("systemd.service", title=title, home=home, command=command)
+    return _filled("systemd.service", title=title, home=home, command=command, user=USER)
 
 
 def _filled(name: str, **values: object) -> str:
