@@ -26,7 +26,7 @@ from fedfew.deploy.site.agreement import APPROVED, REFUSED, SHORTEST, asked_plan
 from fedfew.deploy.site.agreement import pause as pause_site
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
-from fedfew.interface.commands.run import finish
+from fedfew.interface.commands.run import finish, note_sums
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.deploy import printouts, serving
 from fedfew.interface.deploy.dossier import write_dossier, write_pdf
