@@ -129,7 +129,7 @@ def test_a_model_runs_by_its_name_in_the_config(name: str) -> None:
     assert len(rounds) == 1 and bool(torch.isfinite(rounds[0][0].omega).all())
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PARTITIONS if kind != "users"])  # digits have no users
+@pytest.mark.parametrize("kind", [kind for kind in PARTITIONS if kind not in ("users", "flower")])
 def test_a_partition_runs_by_its_name_in_the_config(kind: str) -> None:
     options = {"per_client": 5} if "per_client" in settings_of(PARTITIONS[kind]) else {}
     table = TINY | {"partition": {"kind": kind} | options, "model": {"name": "cnn", "width": 4}, "rounds": 1}

@@ -18,12 +18,12 @@ from PIL import Image
 from fedfew.data.fetched import BATCHES, IDX, PARTS, RECIPES, Arrays, Recipe
 
 
-def small(name: str, train: int = 20, test: int = 6) -> tuple[Recipe, Arrays]:
+def small(name: str, train: int = 20, test: int = 6, unlabeled: int = 0) -> tuple[Recipe, Arrays]:
     """The recipe of a dataset, but for a few random images, and those images."""
     rng = np.random.default_rng(7)
-    recipe = replace(RECIPES[name], train=train, test=test)
+    recipe = replace(RECIPES[name], train=train, test=test, unlabeled=unlabeled)
     arrays: Arrays = {}
-    for part in PARTS:
+    for part in recipe.parts:
         values = rng.integers(0, 256 if part.endswith("images") else 10, recipe.shape(part))
         arrays[part] = values.astype(np.uint8) if part.endswith("images") else values.astype(np.int64)
     pins = {part: hashlib.sha256(array.tobytes()).hexdigest() for part, array in arrays.items()}

@@ -14,7 +14,7 @@ from fedfew.data.partitions import make_partition as make_any_partition
 from fedfew.data.shares import Partition, VirtualPartition, heterogeneity
 
 PAPER = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5_500))
-KINDS = [kind for kind in PARTITIONS if kind not in ("virtual", "users")]  # these need more than labels
+KINDS = [kind for kind in PARTITIONS if kind not in ("virtual", "users", "flower")]  # these need more than labels
 """Those that give every image out exactly once."""
 
 

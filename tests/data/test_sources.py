@@ -99,7 +99,7 @@ def test_a_download_that_is_not_the_published_one_is_refused(monkeypatch: pytest
         said: list[str] = []
         with monkeypatch.context() as patch:
             patch.setattr(sources, "ARCHIVE_CAP", cap)
-            offer(patch, {url: b"something else"}, final)
+            offer(patch, {url: b"something else" * 10**4}, final)
             with pytest.raises(FedfewError, match="E203"):
                 fetch("cifar10", report=said.append)
         assert words in said[0]

@@ -26,7 +26,16 @@ from fedfew.config.names import (
     own_code,
     refuse_code,
 )
-from fedfew.config.tables import Table, absolute_paths, adapted, apply_overrides, for_head, read, with_data_seed
+from fedfew.config.tables import (
+    Table,
+    absolute_paths,
+    adapted,
+    apply_overrides,
+    for_head,
+    named_on_hub,
+    read,
+    with_data_seed,
+)
 from fedfew.config.tree import (
     AUTO,
     NAMED,
@@ -63,7 +72,7 @@ def load(
     ``allow_code`` is for a file that was found rather than named by the person who runs the command: of the user's own
     code, only these names may occur in it. The overrides may name any.
     """
-    overrides = overrides or {}
+    overrides = named_on_hub(overrides or {}, "dataset.")
     if allow_code is not None:
         allow_code = (*allow_code, *own_code(apply_overrides({}, overrides)).values())
     table, where = read(source, allow_code)

@@ -41,6 +41,8 @@ def read(
     With ``allow_code``, no table may name other code of the user's own. ``above`` are the files that led to this one.
     """
     table, where, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
+    if isinstance(table.get("dataset"), dict):
+        table = table | {"dataset": named_on_hub(table["dataset"])}
     if allow_code is not None:
         refuse_code(table, allow_code, where)
     base = table.pop("base", None)
@@ -55,6 +57,14 @@ def read(
         raise FedfewError("E118", where, f"base = {base!r} leads back to itself")
     own, table = flat(table), adapted(read(below, allow_code, chain)[0], flat(table), where in presets())
     return absolute_paths(apply_overrides(table, own), folder), where
+
+
+def named_on_hub(options: Mapping[str, Any], prefix: str = "") -> Table:
+    """``name = "huggingface:NAME"`` written out; keys of overrides have the prefix ``dataset.``."""
+    kind, _, name = str(options.get(f"{prefix}name", "")).partition(":")
+    if kind != "huggingface" or not name:
+        return dict(options)
+    return {**options, f"{prefix}name": kind, f"{prefix}hub": name}
 
 
 def absolute_paths(table: Table, folder: Path) -> Table:

@@ -107,10 +107,24 @@ def held_out(labels: Indices) -> NDArray[np.bool_]:
     return tested
 
 
-def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
-    """The samples that stay, and those held out."""
-    tested = torch.from_numpy(held_out(labeled.labels.numpy()))
-    return labeled.take(~tested), labeled.take(tested)
+def dataset_of(
+    name: str,
+    classes: Sequence[str],
+    train: LabeledSet,
+    test: LabeledSet | None = None,
+    users: Sequence[str] = (),
+    problems: Sequence[Problem] = (),
+) -> Dataset:
+    """A dataset that is divided among simulated clients; where there are no test samples, some are held out.
+
+    ``users`` are the names of those to whom the samples of ``train`` belong, if that is known.
+    """
+    people = np.unique(users, return_inverse=True)[1].astype(np.int64) if users else None
+    if test is None or not len(test):
+        tested = held_out(train.labels.numpy())
+        people = None if people is None else people[~tested]
+        train, test = train.take(torch.from_numpy(~tested)), train.take(torch.from_numpy(tested))
+    return Dataset(name, train, test, tuple(classes), users=people, problems=tuple(problems))
 
 
 def folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet, LabeledSet]:

