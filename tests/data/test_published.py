@@ -219,10 +219,7 @@ def test_the_real_partitioners(name: str) -> None:
     pytest.importorskip("flwr_datasets")
     labels = np.arange(300) % 10
     arguments = {"DirichletPartitioner": {"alpha": 0.5, "min_partition_size": 1}}
-    arguments["PathologicalPartitioner"] = {
-        "num_classes_per_partition": 2,
-        "class_assignment_mode": "deterministic",
-    }
+    arguments["PathologicalPartitioner"] = {"num_classes_per_partition": 6, "class_assignment_mode": "deterministic"}
     options = {"partitioner": name, "arguments": json.dumps(arguments.get(name, {}))}
     first, second = (make_partition(labels, 5, "flower", 3, options) for _ in range(2))
     assert first.hash == second.hash
