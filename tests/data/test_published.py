@@ -20,6 +20,7 @@ from tests.data.archives_for_tests import pack, small, write
 from fedfew.config.schema import load as load_config
 from fedfew.core.errors import FedfewError
 from fedfew.data import fetched, npz
+from fedfew.data.cache import cache_folder
 from fedfew.data.federation import Split, federate
 from fedfew.data.fetched import RECIPES, Arrays, decode
 from fedfew.data.images.labeled import image_folder
@@ -83,7 +84,7 @@ def test_the_original_files_give_these_pixels_and_others_are_refused(
     other = replace(recipe, md5={archive.name: "0" * 32})
     with pytest.raises(FedfewError, match=r"E202 .*its MD5 differs"):
         decode(other, archive)
-    damaged = fetched.cache_folder() / name / "train_labels.npy"
+    damaged = cache_folder() / name / "train_labels.npy"
     np.save(damaged, (arrays["train_labels"] + 1) % 10)
     with pytest.raises(FedfewError, match=r"E202 .*hash differs"):
         fetched.load(recipe)
@@ -94,7 +95,7 @@ def test_medmnist_by_name_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     parts = {"train": 30, "val": 6, "test": 12}
     images = {f"{part}_images": rng.integers(0, 256, (n, 64, 64, 3), np.uint8) for part, n in parts.items()}
     labels = {f"{part}_labels": np.arange(n, dtype=np.uint8)[:, None] % 7 for part, n in parts.items()}
-    np.savez(buffer, **images, **labels)
+    np.savez(buffer, **images, **labels)  # type: ignore[arg-type]
     files = write(tmp_path / "here", {"dermamnist_64.npz": buffer.getvalue()})
     with pytest.raises(FedfewError, match=r"E202 .*its MD5 differs"):
         fetch("dermamnist_64", files)
@@ -185,7 +186,7 @@ def test_a_name_on_the_hub() -> None:
         ("quick", {"dataset.name": "huggingface:ylecun/mnist"}),
         ({"base": "quick", "dataset": {"name": "huggingface:ylecun/mnist"}}, {}),
     ):
-        assert load_config(source, overrides).document == expected  # type: ignore[arg-type]
+        assert load_config(source, overrides).document == expected
 
 
 class EveryOther:
@@ -218,7 +219,7 @@ def test_partitioners_of_flwr_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_real_partitioners(name: str) -> None:
     pytest.importorskip("flwr_datasets")
     labels = np.arange(300) % 10
-    arguments = {"DirichletPartitioner": {"alpha": 0.5, "min_partition_size": 1}}
+    arguments: dict[str, Any] = {"DirichletPartitioner": {"alpha": 0.5, "min_partition_size": 1}}
     arguments["PathologicalPartitioner"] = {"num_classes_per_partition": 6, "class_assignment_mode": "deterministic"}
     options = {"partitioner": name, "arguments": json.dumps(arguments.get(name, {}))}
     first, second = (make_partition(labels, 5, "flower", 3, options) for _ in range(2))
