@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.extras import import_optional
 from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
 from fedfew.core.streams import numpy_stream
 from fedfew.data import PARTITIONS
@@ -152,6 +151,8 @@ def flower(
     users: Indices | None = None,
 ) -> Partition:
     """A partitioner of the package flwr-datasets; it sees the columns label, user and index."""
+    from fedfew.core.extras import import_optional  # noqa: PLC0415 - few runs need a package of others
+
     partitioners = import_optional("flwr_datasets.partitioner", "flwr-datasets", "partition flower")
     datasets = import_optional("datasets", "fedfew[data]", "partition flower")
     kind = getattr(partitioners, partitioner, None)
