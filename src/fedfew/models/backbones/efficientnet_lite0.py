@@ -116,7 +116,7 @@ class EfficientNetLite0(nn.Module):
 
     def trunk(self, x: Tensor) -> Tensor:
         """All before the last stage: 192 channels, a thirty-second of the image's side."""
-        first: nn.Module = nn.Sequential(self.stem, *self.blocks[:-1])
+        first = nn.Sequential(self.stem, self.blocks[:-1])
         if not torch.is_inference_mode_enabled():
             out: Tensor = first(x)
             return out
