@@ -1,9 +1,11 @@
 """Vectors and tables of the user's own: what becomes of their rows, and every fault with its place and remedy."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
@@ -130,8 +134,9 @@ def test_the_encoder_returns_from_a_files_words_and_refuses_others() -> None:
     assert torch.equal(encoder.fitting([[1.0, 1, 0], [3, 0, 1]]).data, encoder(rows))
     with pytest.raises(FedfewError, match="E309"):
         Encoder.described(encoder.about() | {"mean": [0.0]})
-    with pytest.raises(FedfewError, match="expected finite numbers N×3"):
-        encoder.fitting([[1.0, 2.0]])
+    for odd in ([[1.0, 2.0]], ["a text"], [[1.0], [1.0, 2.0]]):
+        with pytest.raises(FedfewError, match=r"E204 .*expected .*N×3"):
+            encoder.fitting(odd)
 
 
 def csv(text: str | bytes) -> Callable[[Path], str]:
@@ -180,6 +185,7 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str]] = {
     "a cell without end": (csv('a,label\n1,"' + "x" * 200_000), "E204 .*line .*cannot be read as CSV"),
     "an open quote": (csv('a,label\n1,"x\n'), "E204 .*cannot be read as CSV"),
     "no such column": (csv("a,b\n1,2\n"), "it has no column label. It has a, b"),
+    "a line of delimiters": (csv("a,label\n" + "," * (files.CELLS + 1)), r"E205 .*line 2 has more than"),
     "names twice": (csv("a,a,label\n1,2,x\n"), "the name 'a' twice"),
     "no rows": (csv("a,label\n"), "no rows below"),
     "one class": (csv("a,label\n1,x\n2,x\n"), "one class"),
@@ -199,7 +205,7 @@ def test_a_fault_is_refused_with_its_place_and_remedy(tmp_path: Path, name: str)
     write, message = FAULTS[name]
     with pytest.raises(FedfewError, match=message) as fault:
         vectors(path=write(tmp_path))
-    assert fault.value.remedy and fault.value.code in ("E202", "E204", "E206", "E213")
+    assert fault.value.remedy and fault.value.code in ("E202", "E204", "E205", "E206", "E213")
 
 
 def test_files_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,3 +258,25 @@ def test_sites_add_their_sums_to_means_and_deviations_unless_they_are_small(tmp_
     (tmp_path / "t" / "sums" / "north.json").write_text(json.dumps(told["north"] | {"columns": {"a": [[1], [2]]}}))
     with pytest.raises(FedfewError, match=r"E213 .*column a are not 3×1"):
         vectors(path=str(tmp_path / "t"), statistics="sites")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda text: f"a,b,label\n{text}".encode())))
+def test_any_bytes_are_rows_or_a_fault_with_a_code(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        for name in ("t.csv", "t.npz", "t.npy", "t.parquet"):
+            (Path(folder) / name).write_bytes(content)
+            try:
+                vectors(path=str(Path(folder) / name))
+            except FedfewError as fault:
+                assert name in str(fault) and fault.remedy
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet", "csv"])
+def test_a_file_cut_anywhere_is_rows_or_a_fault_with_a_code(tmp_path: Path, kind: str) -> None:
+    path = Path(as_files(tmp_path, kind))
+    content = path.read_bytes()
+    for length in range(0, len(content), max(len(content) // 40, 1)):
+        path.write_bytes(content[:length])
+        with contextlib.suppress(FedfewError):
+            vectors(path=str(path))

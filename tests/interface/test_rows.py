@@ -100,6 +100,9 @@ def test_check_and_init_speak_of_rows_and_say_which_column_is_missing(tmp_path: 
     assert fedfew(capsys, "check", tmp_path / "all.toml").status == 0
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     assert "Name it with --label COLUMN. It has a, b" in fedfew(capsys, "try", tmp_path / "odd.csv").err
+    (tmp_path / "odd.csv").write_text("a,label\n" + "".join(f"{i},{'xy'[i % 2]}\n" for i in range(20)) + "inf,\n")
+    said = fedfew(capsys, "try", tmp_path / "odd.csv", "--out", tmp_path / "out")
+    assert said.status == 2 and "line 22, column a: is infinite" in said.err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

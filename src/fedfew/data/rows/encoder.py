@@ -147,7 +147,11 @@ class Encoder:
 
     def fitting(self, values: Any) -> Vectors:
         """A user's array N×d (or a single vector), a column for each of ``inputs``; E204 if it does not fit."""
-        x = torch.atleast_2d(torch.as_tensor(values))
+        try:
+            x = torch.atleast_2d(torch.as_tensor(values))
+        except (ValueError, TypeError, RuntimeError) as error:
+            message = f"are no array of numbers ({error}), expected N×{len(self.mean)}"
+            raise FedfewError("E204", "vectors", message, f"Give {', '.join(self.inputs[:9])} for each") from None
         if x.shape[-1] != len(self.mean) or x.ndim > 3 or not bool((x.isfinite() | x.isnan()).all()):
             message = f"are {x.dtype} of shape {tuple(x.shape)}, expected finite numbers N×{len(self.mean)}"
             raise FedfewError("E204", "vectors", message)

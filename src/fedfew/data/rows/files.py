@@ -5,6 +5,7 @@ A column holds text, numbers, or a vector in every row (N×d, or N×V×d with V 
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ Column = NDArray[Any]
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".npy")
 CSV_CAP = 512 * 2**20
 """Bytes of the largest CSV file: its cells take ten times as much memory."""
+CELLS = 100_000
+"""Cells of a line of CSV, at most."""
 TEXT_FILES = (".txt", ".md")
 TEXT_CAP = 16 * 2**20
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
@@ -163,7 +166,7 @@ def _csv(path: Path) -> Rows:
         raise FedfewError("E204", where, f"line {line} is not UTF-8", "Save it as UTF-8 (CSV UTF-8)") from None
     head = text[: text.find("\n") + 1] or text
     delimiter = max(",;\t", key=head.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(_lines(text, delimiter, where), delimiter=delimiter, strict=True)
     lines, cells = list[int](), list[list[str]]()
     try:
         header = [name.strip() for name in next(reader, [])]
@@ -175,12 +178,21 @@ def _csv(path: Path) -> Rows:
             lines.append(reader.line_num)
     except csv.Error as error:
         raise FedfewError("E204", f"{where} line {reader.line_num}", f"cannot be read as CSV: {error}") from None
-    if odd := [name for i, name in enumerate(header) if not name or name in header[:i]]:
+    if odd := [name for name, times in Counter(header).items() if times > 1 or not name]:
         raise FedfewError("E204", where, f"the header has the name {odd[0]!r} twice, or an empty one", "Name each once")
     if not cells:
         raise FedfewError("E204", where, "it has no rows below its header", "Give a header line and rows")
     columns = {name: np.array(column, object) for name, column in zip(header, zip(*cells, strict=True), strict=True)}
     return Rows(where, columns, np.array(lines), "line")
+
+
+def _lines(text: str, delimiter: str, where: str) -> Iterator[str]:
+    """The lines, each with a bounded number of cells: a line of delimiters alone would fill the memory."""
+    for number, line in enumerate(io.StringIO(text, newline=""), 1):
+        if line.count(delimiter) > CELLS:
+            message = f"line {number} has more than {CELLS:,} cells"
+            raise FedfewError("E205", where, message, "Save wide vectors as parquet, NPZ or NPY")
+        yield line
 
 
 def _npy(path: Path) -> dict[str, Column]:

@@ -58,6 +58,8 @@ def try_folder(
     if config.dataset.name == "folder":
         _, faults, odd = examined(config)
         print_faults(*faults)
+    else:
+        config.dataset.source()  # a fault in a row is told before anything is written
     for reason in plan.reasons:
         note(f"· {reason}")
     target, folds = new_folder(out, f"try-{folder.resolve().stem}"), folds_of(plan, folder)
