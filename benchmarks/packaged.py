@@ -11,12 +11,12 @@ installed package is used. CIFAR-10 and Fashion-MNIST are among the program's ow
 
 import csv
 from collections.abc import Iterable, Sequence
+from functools import cache
 from importlib import util
 from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.untouched import CATEGORIES, _on_white
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -24,6 +24,9 @@ from fedfew.core.samples import LabeledSet
 from fedfew.data.dataset import Dataset
 from fedfew.data.samples import Images
 
+CATEGORIES = ("animals", "food", "people", "recreation", "transportation")
+SIDE = 64
+"""Drawings are scaled to this many pixels a side."""
 CLIPART = Path("/usr/share/openclipart/png")
 SMALL = 96
 """Solar cells are scaled to this many pixels a side."""
@@ -32,6 +35,21 @@ GRADES = ("0.0", "0.3333333333333333", "0.6666666666666666", "1.0")
 
 def xrays(*, folder: str = "") -> Dataset:
     """Chest X-rays by folder: normal and pneumonia."""
+    return _xrays(folder)
+
+
+def solar(*, folder: str = "") -> Dataset:
+    """Solar cells by grade of defect; a quarter, drawn once, is test data."""
+    return _solar(folder)
+
+
+def clipart(*, folder: str = "") -> Dataset:
+    """Drawings by category; a quarter, drawn once, is test data."""
+    return _clipart(folder)
+
+
+@cache
+def _xrays(folder: str) -> Dataset:
     root = _package("sofiimg", folder) / "datasets" / "pneumonia"
     classes = ("NORMAL", "PNEUMONIA")
 
@@ -42,8 +60,8 @@ def xrays(*, folder: str = "") -> Dataset:
     return Dataset("xrays", part("train"), part("test"), ("normal", "pneumonia"))
 
 
-def solar(*, folder: str = "") -> Dataset:
-    """Solar cells by grade of defect; a quarter, drawn once, is test data."""
+@cache
+def _solar(folder: str) -> Dataset:
     root = _package("elpv_dataset", folder) / "data"
     with (root / "labels.csv").open() as file:
         rows = [row for row in csv.reader(file, delimiter=" ", skipinitialspace=True) if row]
@@ -52,13 +70,26 @@ def solar(*, folder: str = "") -> Dataset:
     return _quartered("solar", whole, ("sound", "doubtful", "suspect", "defective"))
 
 
-def clipart(*, folder: str = "") -> Dataset:
-    """Drawings by category; a quarter, drawn once, is test data."""
+@cache
+def _clipart(folder: str) -> Dataset:
     root = Path(folder) if folder else CLIPART
     files = [(path, c) for c, name in enumerate(CATEGORIES) for path in sorted((root / name).rglob("*.png"))]
     drawn = [(image, c) for path, c in files if (image := _on_white(path)) is not None]
     whole = _set((image.transpose(2, 0, 1) for image, _ in drawn), [c for _, c in drawn])
     return _quartered("clipart", whole, CATEGORIES)
+
+
+def _on_white(path: Path) -> NDArray[np.uint8] | None:
+    """A drawing in the middle of a white square; None for a file that is not an image."""
+    try:
+        with Image.open(path) as opened:
+            drawing = opened.convert("RGBA")
+            drawing.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
+    square = Image.new("RGBA", (SIDE, SIDE), "white")
+    square.alpha_composite(drawing, ((SIDE - drawing.width) // 2, (SIDE - drawing.height) // 2))
+    return np.asarray(square.convert("RGB"))
 
 
 def _package(name: str, folder: str) -> Path:

@@ -15,10 +15,14 @@ by a draw from 0.9–1.1. ``scanners(10, "strong", seed)`` are the ten of a seed
 
     fedfew run few-labels --set dataset.name=benchmarks.scanners:sites --set dataset.draw=10 --set dataset.mu=0.3 \\
         --set dataset.unlabeled=0 --set labels=40
+
+``of`` is another dataset, such as ``benchmarks.packaged:xrays``. With ``views``, the labels are also seen under so many
+scanner-like changes (of the 21 that fedfew tries, all by default): a baseline that expects other scanners.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -102,10 +106,11 @@ def scanned(images: Tensor, sites: Sequence[int] | NDArray[np.int64], own: Seque
 
 def sites(
     *, strength: str = "strong", odd: int = -1, sites: int = 10, images: int = 3000, tested: int = 2000,
-    labels: int = 40, mu: float = 0.3, draw: int = 0, of: str = "cifar10",
+    labels: int = 40, mu: float = 0.3, draw: int = 0, of: str = "cifar10", views: int = 0,
 ) -> Dataset:  # fmt: skip
     """Sites by Dirichlet(μ), each with a scanner (with ``odd`` ≥ 0 only so many); the labels come from none."""
-    whole = DATASETS[of]()
+    module, _, name = of.partition(":")
+    whole: Dataset = getattr(import_module(module), name)() if name else DATASETS[of]()
     truth, count = whole.train.labels.numpy(), len(whole.classes)
     rng = np.random.default_rng(draw)
     order = rng.permutation(len(truth))
@@ -122,4 +127,14 @@ def sites(
     some = torch.from_numpy(rng.permutation(len(whole.test.labels))[:tested])
     seen = scanned(whole.test.samples.data[some], np.arange(len(some)) % sites, own)
     test = LabeledSet(Images(seen), whole.test.labels[some])
-    return Dataset("sites", whole.train.take(torch.from_numpy(server)), test, whole.classes, sites=clients)
+    own_labels = seen_by(whole.train.take(torch.from_numpy(server)), views)
+    return Dataset("sites", own_labels, test, whole.classes, sites=clients)
+
+
+def seen_by(labeled: LabeledSet, views: int) -> LabeledSet:
+    """Labeled images as they are, and under so many of fedfew's scanner-like changes, evenly chosen."""
+    if not views:
+        return labeled
+    some = scans.CHANGES[:: -(-len(scans.CHANGES) // views)]
+    data = torch.cat([labeled.samples.data, *(scans.scanned(labeled.samples.data, change) for change in some)])
+    return LabeledSet(Images(data), labeled.labels.repeat(1 + len(some)))

@@ -19,7 +19,7 @@ from paper.figure import Figure, make, request_partitions
 from paper.measures import Verdict, columns
 from paper.page import report
 from paper.plan import Plan, cells, chosen, folder_of, in_order
-from paper.study import Request, Study, published
+from paper.study import Request, Study, keep, published
 
 PAGE, RECORDS = Path("docs/understand/results.md"), Path("paper/records")
 
@@ -30,6 +30,8 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         if options.figure == "report":
             _report(options)
+        elif options.figure == "keep":
+            _keep(options)
         else:
             typed = [word for word in (sys.argv[1:] if words is None else words) if word != "--json"]
             _figures(options, shlex.join(["python", "-m", "paper", *typed]))
@@ -43,8 +45,8 @@ def main(words: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m paper", description=__doc__)
     add = parser.add_argument
-    names = ", ".join(TITLES)
-    add("figure", metavar="FIGURE", help=f"{names}; all: all of the paper's; report: the results page")
+    others = f"all: all of the paper's; report: the results page; keep: the records of --out into {RECORDS}"
+    add("figure", metavar="FIGURE", help=f"{', '.join(TITLES)}; {others}")
     add("--scale", metavar="full|laptop", help="the paper's size, or width 16 and 11,000 images")
     add("--preset", default="paper-tuned", help="config that the runs start from (default: paper-tuned)")
     add("--seeds", type=int, default=1, metavar="N", help="repeat with this many seeds")
@@ -68,6 +70,14 @@ def _report(options: argparse.Namespace) -> None:
         print_json({"page": str(options.page), "figures": written})
     else:
         out.print(f"{options.page}: {', '.join(written)}", soft_wrap=True)
+
+
+def _keep(options: argparse.Namespace) -> None:
+    """A study's records as an archive."""
+    if not options.out:
+        raise FedfewError("E103", "--out", "is missing", "Give the folder of the study whose records are to be kept")
+    path = keep(Study(options.out), RECORDS)
+    out.print(f"{path}: {path.stat().st_size / 1000:.0f} kB", soft_wrap=True)
 
 
 def _figures(options: argparse.Namespace, command: str) -> None:

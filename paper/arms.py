@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedfew.core.errors import FedfewError
-
 Overrides = Mapping[str, Any]
 IID, NON_IID = "IID", "non-IID"
 PANELS: dict[str, Overrides] = {IID: {"partition.kind": "iid"}, NON_IID: {"partition.kind": "dirichlet"}}
@@ -34,6 +32,8 @@ class Arm:
     """Its position if the figure has an axis: μ or N_s."""
     preset: str = ""
     """The preset that its runs start from, whatever the plan's is."""
+    draws: bool = False
+    """Whether the dataset divides its images itself, by the seed ``dataset.draw``."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -168,53 +168,9 @@ def _non_iid_row(more: Overrides) -> list[Arm]:
     ]
 
 
-FEW = "few-labels"
-ON_FEATURES: dict[str, Overrides] = {
-    "fedmoments": {"method.name": "fedmoments"},
-    "SemiFL": {"method.name": "semifl"},
-    "(FL)²": {"method.name": "fl2"},
-    "FedMix": {"method.name": "fedmix"},
-    "FedMatch": {"method.name": "fedmatch", "method.lambda_s": 1.0},
-    ALL_LABELS: {"method.name": "all-labels"},
-    SERVER_ONLY: {"method.name": "server-only"},
-    POOLED: {"method.name": "pooled"},
-}
-"""Methods on the features of a frozen backbone; the bounds do not depend on the partition. λ_s is 1 for all."""
-FEW_LABELS = (40, 100, 250, 1000)
-SKEWS: dict[str, tuple[float, Overrides]] = {
-    "shards": (0.03, {"partition.kind": "shards"}),
-    "μ = 0.1": (0.1, {"partition.kind": "dirichlet", "partition.mu": 0.1}),
-    "μ = 0.3": (0.3, {"partition.kind": "dirichlet", "partition.mu": 0.3}),
-    "μ = 1": (1.0, {"partition.kind": "dirichlet", "partition.mu": 1.0}),
-    "IID": (10.0, {"partition.kind": "iid"}),
-}
-
-
-def _few_labels() -> list[Arm]:
-    """Accuracy against labels at μ = 0.1, and against μ with 40 labels, on the same features."""
-    worst = SKEWS[WORST][1]
-    arms = [
-        Arm(f"{n} labels", name, {**own, "labels": n, **worst}, x=n, preset=FEW)
-        for n in FEW_LABELS
-        for name, own in ON_FEATURES.items()
-        if n == FEW_LABELS[0] or name not in ONCE
-    ]
-    return arms + [
-        Arm(skew, name, {**own, "labels": FEW_LABELS[0], **(worst if name in BOUNDS else where)}, x=x, preset=FEW)
-        for skew, (x, where) in SKEWS.items()
-        for name, own in ON_FEATURES.items()
-        if skew == WORST or name not in ONCE
-    ]
-
-
-ONCE, WORST = ("FedMix", "FedMatch", ALL_LABELS), "μ = 0.1"
-"""Methods run only with the fewest labels and the most skewed clients, to keep the figure within an hour."""
-BOUNDS = (SERVER_ONLY, POOLED)
 FIG3 = "fig3"
 PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra, "ablation": _ablation,
          "recipe": _recipe, "groupnorm": _groupnorm}  # fmt: skip
-FIGURES = PAPER | {FEW: _few_labels}
-"""The figures that need runs, in the order in which ``all`` runs them. Figure 3 needs none."""
 TITLES = {
     FIG3: "Figure 3: partitions at μ = 0.1, 1, 10",
     "fig4": "Figure 4: test accuracy, IID and non-IID",
@@ -226,11 +182,5 @@ TITLES = {
     "recipe": "Recipe: the non-IID row of Figure 4 with the best recipe for the labels alone",
     "groupnorm": "GroupNorm: the non-IID row of Figure 4 with a normalised network",
     "few-labels": "Few labels: accuracy against labels and against skew, on a frozen backbone",
+    "sites": "Sites: gain over the labels alone on other images, with scanners, outages and few sites",
 }
-
-
-def arms_of(figure: str) -> list[Arm]:
-    """The arms of a figure."""
-    if figure not in FIGURES:
-        raise FedfewError("E105", "figure", f"{figure!r} is unknown", f"Known: {', '.join(TITLES)}, all, report")
-    return FIGURES[figure]()

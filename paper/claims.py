@@ -1,7 +1,6 @@
 """The paper's claims about its figures, each next to our results: a pure function from results to verdicts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -11,10 +10,11 @@ from numpy.typing import NDArray
 from fedfew.data.shares import heterogeneity
 from fedfew.runs.intervals import Interval
 from paper.ablation import ablation
-from paper.arms import BEST, EQUAL, IID, LEVELS, MIXES, NON_IID, PANELS, POOLED, SERVER_ONLY, WORST, mix_label
+from paper.arms import BEST, EQUAL, IID, LEVELS, MIXES, NON_IID, PANELS, SERVER_ONLY, mix_label
+from paper.few import FEW, SITES
+from paper.goals import at_sites, by_skew
 from paper.measures import (
     Agrees,
-    Judge,
     Verdict,
     ahead,
     between,
@@ -26,7 +26,6 @@ from paper.measures import (
     plus_minus,
     points,
     positive,
-    ratio,
     reaches,
     roughness,
     shown,
@@ -179,32 +178,8 @@ def _order(arms: Results, where: str) -> list[Verdict]:
     ]
 
 
-GOALS = {"μ = 0.1": 0.25, "μ = 0.3": 0.22, "μ = 1": 0.16, "IID": 0.04}
-"""The gain that fedmoments should reach over server-only training with 40 labels."""
-
-
-def _at_least(goal: float) -> Judge:
-    """Judge a gain by its mean alone: a goal is met or missed."""
-    return lambda m: ("yes" if m.mean >= goal else "no", plus_minus(m.se))
-
-
-def few_labels(arms: Results) -> list[Verdict]:
-    """Our own goals for few labels on a frozen backbone."""
-    ours = arms[WORST, "fedmoments"]
-    judged = []
-    for skew, goal in GOALS.items():
-        claim = f"40 labels, {skew}: {100 * goal:g} points over server-only training"
-        judged.append(ahead(claim, "", arms[skew, "fedmoments"], arms[skew, SERVER_ONLY], _at_least(goal)))
-    share = ratio(ours, arms[WORST, POOLED])
-    judged.append(weigh(f"40 labels, {WORST}: 98 % of what all labels give", "", share, _at_least(0.98)))
-    for other in ("SemiFL", "(FL)²"):
-        claim = f"40 labels, {WORST}: 5 points over {other} on the same features"
-        judged.append(ahead(claim, "", ours, arms[WORST, other], _at_least(0.05)))
-    return [replace(verdict, kind="our goal") for verdict in judged]
-
-
 CLAIMS: dict[str, Callable[[Results], list[Verdict]]] = {
-    "fig4": fig4, "fig5": fig5, "fig6a": fig6a, "fig6b": fig6b, "extra": extra, "few-labels": few_labels,
+    "fig4": fig4, "fig5": fig5, "fig6a": fig6a, "fig6b": fig6b, "extra": extra, FEW: by_skew, SITES: at_sites,
     "ablation": ablation, "recipe": partial(_order, where="with the best recipe for the labels, too"),
     "groupnorm": partial(_order, where="with GroupNorm, too"),
 }  # fmt: skip

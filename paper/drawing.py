@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedfew.interface.charts.printed import COLOURS, percent, sheet
 from fedfew.runtime.record import RoundRecord
 from paper.ablation import PUBLISHED, coverage, damping, unequal
-from paper.arms import ALL_LABELS, DAMPED, FEW_LABELS, ON_FEATURES, PANELS, POOLED, SERVER_ONLY, SKEWS
+from paper.arms import ALL_LABELS, DAMPED, PANELS, POOLED, SERVER_ONLY
 from paper.results import ArmResult, Results
 
 Measure = Callable[[RoundRecord], float | None]
@@ -33,8 +33,7 @@ STYLES: dict[str, dict[str, Any]] = {
 def draw(figure: str, arms: Results) -> Figure:
     """Draw a figure by name."""
     return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra,
-            "few-labels": _few, "ablation": _ablation, "recipe": _one_panel,
-            "groupnorm": _one_panel}[figure](arms)  # fmt: skip
+            "ablation": _ablation, "recipe": _one_panel, "groupnorm": _one_panel}[figure](arms)  # fmt: skip
 
 
 def _panels(arms: Results) -> Figure:
@@ -47,7 +46,7 @@ def _panels(arms: Results) -> Figure:
     if ("non-IID", "FedMix + FedFreq") in arms:
         _reported(axes[1], 0.475)
     axes[0].set_ylabel("test accuracy")
-    _legend(figure, axes)
+    legend(figure, axes)
     return figure
 
 
@@ -78,14 +77,14 @@ def _levels(arms: Results) -> Figure:
     """Figure 6a: curves, and accuracy against μ between the bounds."""
     figure, right = _curves_and_more(list(arms.values()))
     levels = [arm for arm in arms.values() if arm.arm.x is not None]
-    _dots(right, levels, "FedMix + FedFreq", color=COLOURS[0])
+    dots(right, levels, "FedMix + FedFreq", color=COLOURS[0])
     for label in (SERVER_ONLY, ALL_LABELS, POOLED):
         _bound(right, arms.get(("", label)), label)
     right.set_xscale("log")
     right.set_xticks([arm.arm.x or 1.0 for arm in levels], [f"{arm.arm.x:g}" for arm in levels])
     right.xaxis.set_minor_locator(NullLocator())
     right.set_xlabel("μ  (left: non-IID, right: close to IID)")
-    _finish(right)
+    finish(right)
     return figure
 
 
@@ -94,11 +93,11 @@ def _labels(arms: Results) -> Figure:
     ours = [arm for (_, label), arm in arms.items() if label.startswith("FedMix")]
     figure, right = _curves_and_more(ours, "FedMix + FedFreq")
     for name, colour in (("FedMix", COLOURS[0]), ("FedMatch", COLOURS[3]), (SERVER_ONLY, "#6c757d")):
-        _dots(right, [arm for (_, label), arm in arms.items() if label.startswith(name)], name, color=colour)
+        dots(right, [arm for (_, label), arm in arms.items() if label.startswith(name)], name, color=colour)
     right.plot([800], [0.47], "*", color=COLOURS[0], markersize=9, fillstyle="none", label="FedMix in the paper")
     right.set_xticks(sorted({arm.arm.x for arm in arms.values() if arm.arm.x is not None}))
     right.set_xlabel("labels at the server, $N_s$")
-    _finish(right)
+    finish(right)
     return figure
 
 
@@ -114,7 +113,7 @@ def _extra(arms: Results) -> Figure:
         )
     right.set_xlabel("clients, those that took part most often first")
     right.set_ylabel("share of all weight given")
-    _finish(right)
+    finish(right)
     return figure
 
 
@@ -139,7 +138,7 @@ def _ablation(arms: Results) -> Figure:
         axis.set_xlabel("round")
         axis.set_ylim(bottom=0.0)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _finish(axis)
+        finish(axis)
     return figure
 
 
@@ -152,31 +151,6 @@ def _by_round(axis: Axes, arm: ArmResult, of: Measure, label: str, colour: str) 
     if not (rounds := sorted(by_round)):
         return
     axis.plot(rounds, [float(np.mean(by_round[n])) for n in rounds], label=label, linewidth=1.4, color=colour)
-
-
-def _few(arms: Results) -> Figure:
-    """Accuracy against the number of labels, and against the skew of the clients, for every method."""
-    figure = sheet(10.4, 4.4)
-    axes = figure.subplots(1, 2, sharey=True)
-    panels = (
-        [f"{n} labels" for n in FEW_LABELS],
-        list(SKEWS),
-    )
-    for axis, names in zip(axes, panels, strict=True):
-        for i, label in enumerate(ON_FEATURES):
-            own = [arms[name, label] for name in names if (name, label) in arms]
-            style = BOUND_STYLE.get(label, {"color": COLOURS[i]}) | ({"marker": "s"} if label == ALL_LABELS else {})
-            _dots(axis, own, label, **style)
-        axis.set_xscale("log")
-        axis.xaxis.set_minor_locator(NullLocator())
-        _finish(axis, legend=False)
-    axes[0].set_xticks(FEW_LABELS, [str(n) for n in FEW_LABELS])
-    axes[0].set_xlabel("labels at the server  (clients at μ = 0.1)")
-    axes[0].set_ylabel("test accuracy")
-    axes[1].set_xticks([x for x, _ in SKEWS.values()], [skew.removeprefix("μ = ") for skew in SKEWS])
-    axes[1].set_xlabel("μ: how alike the clients are  (40 labels)")
-    _legend(figure, list(axes))
-    return figure
 
 
 def weight_by_rank(records: Sequence[RoundRecord], clients: int) -> NDArray[np.float64]:
@@ -217,7 +191,7 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
         words = f"not finished:{' ' if alike else chr(10)}" + "\n".join(lines)
         x, y, side = (0.99, 0.92, "right") if alike else (0.02, 0.98, "left")
         axis.text(x, y, words, transform=axis.transAxes, fontsize=7, va="top", ha=side, color="#b23a48")
-    _finish(axis, legend=False)
+    finish(axis, legend=False)
 
 
 def _reported(axis: Axes, accuracy: float) -> None:
@@ -229,7 +203,7 @@ def _reported(axis: Axes, accuracy: float) -> None:
     )  # fmt: skip
 
 
-def _dots(axis: Axes, arms: Sequence[ArmResult], label: str, **style: Any) -> None:
+def dots(axis: Axes, arms: Sequence[ArmResult], label: str, **style: Any) -> None:
     """Accuracy against the arms' x, mean ± sd."""
     known = [(arm.arm.x or 0.0, value) for arm in arms if (value := arm.accuracy) is not None]
     if known:
@@ -244,7 +218,7 @@ def _bound(axis: Axes, arm: ArmResult | None, label: str) -> None:
         axis.axhline(arm.accuracy.mean, label=label, linewidth=1.2, **BOUND_STYLE[label])
 
 
-def _finish(axis: Axes, *, legend: bool = True) -> None:
+def finish(axis: Axes, *, legend: bool = True) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(percent))
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25, linewidth=0.6)
@@ -252,7 +226,7 @@ def _finish(axis: Axes, *, legend: bool = True) -> None:
         axis.legend(fontsize=8, frameon=False)
 
 
-def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+def legend(figure: Figure, axes: Sequence[Axes]) -> None:
     """One legend below the panels, since they show the same arms."""
     shown: dict[str, Any] = {}
     for axis in axes:

@@ -15,9 +15,11 @@ from fedfew.core.storage import write_atomically
 from fedfew.data.shares import heterogeneity
 from fedfew.interface.charts.printed import bubbles, save
 from fedfew.studies.tables import as_csv
+from paper import few_drawing, few_page
 from paper.arms import FIG3, TITLES
 from paper.claims import CLAIMS, partitions
 from paper.drawing import draw
+from paper.few import FEW, SITES
 from paper.measures import Gain, Verdict, gain_sentence, gains
 from paper.plan import ArmKey, Plan
 from paper.results import Results, as_table, results
@@ -76,6 +78,8 @@ def make(name: str, request: Request, study: Study) -> Figure:
     if name == FIG3:
         return _partitions(request)
     arms = results(name, request, study)
+    if name in (FEW, SITES):
+        return Figure(name, request, CLAIMS[name](arms), few_drawing.draw(name, arms), few_page.as_table(arms), arms)
     return Figure(name, request, CLAIMS[name](arms), draw(name, arms), as_table(arms), arms, gains(arms))
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import BASELINE, other_recipe, scenario
+from paper import few_page
 from paper.arms import FIG3, PAPER, TITLES
+from paper.few import FEW, SITES
 from paper.figure import Figure, make
 from paper.measures import Verdict, columns, gain_cell, smaller
 from paper.plan import ArmKey
@@ -27,7 +29,7 @@ RULE = (
 
 BETTER = 0.01
 """A recipe that is this much better for the labels alone is worth a note."""
-FEW = 4
+UNFINISHED = 4
 """Up to this many unfinished runs are named; more are counted."""
 
 
@@ -43,24 +45,33 @@ def report(studies: Iterable[Study], page: Path) -> list[str]:
         runs = [run for figure in figures for arm in figure.results.values() for run in arm.runs]
         if any(figure.own_name in PAPER for figure in figures):
             sections["paper"] = overview({figure.own_name: figure for figure in figures})
+        of_study = {figure.name: figure for figure in figures if figure.name in (FEW, SITES)}
+        if of_study:
+            goals = [verdict for figure in of_study.values() for verdict in figure.verdicts]
+            sections["answer"] = few_page.answer({name: f.results for name, f in of_study.items()}, goals)
         for figure in figures:
             if any(verdict.agrees != "no runs yet" for verdict in figure.verdicts):
                 files = figure.save(page.parent / page.stem)
                 sections[figure.own_name] = section(figure, runs, [relative(path, page) for path in files])
     put(page, sections)
-    return [name for name in sections if name != "paper"]
+    return [name for name in sections if name not in ("paper", "answer")]
 
 
 def section(figure: Figure, runs: Iterable[Run], files: Sequence[str]) -> str:
     """The section of one figure; ``runs`` are those of all figures of the study."""
     arms, title = figure.results, figure.title
+    of_study = figure.name in (FEW, SITES)
     own = {run.path: run for arm in arms.values() for run in arm.runs}
     parts = [f"## {title}", f"`{figure.request.command}`", *_facts(list(own.values()), arms)]
     parts += [f"![{title}]({image})" for image in files if image.endswith(".svg")]
-    if arms:
+    if of_study:
+        parts += few_page.tables(figure.name, arms)
+    elif arms:
         gains = {key: gain_cell(gain) for key, gain in figure.gains.items()}
         note = better_server(arms, runs)
         parts += [_arms_table(arms, gains), *([note] if note else [])]
+    if of_study:
+        parts.append("### Goals")
     judged = [verdict for verdict in figure.verdicts if verdict.agrees != "no runs yet"]
     parts.append(claims_table(judged))
     if waiting := len(figure.verdicts) - len(judged):
@@ -149,7 +160,7 @@ def _facts(runs: Sequence[Run], arms: Results) -> list[str]:
     if short:
         counts = Counter((run.done, run.planned) for run in short)
         reached = ", ".join(f"{run.path.name} at round {run.done} of {run.planned}" for run in short)
-        if len(short) > FEW:
+        if len(short) > UNFINISHED:
             reached = ", ".join(f"{n} at round {rounds} of {of}" for (rounds, of), n in sorted(counts.items()))
         lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {reached}.")
     if at := max((arm.at or 0 for arm in arms.values()), default=0):

@@ -10,7 +10,8 @@ from fedfew.config.tables import scaled
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.studies.sweep import Cell
-from paper.arms import BEST, Arm, Overrides, arms_of
+from paper.arms import BEST, Arm, Overrides
+from paper.figures import arms_of
 
 ArmKey = tuple[str, str]
 Cells = dict[tuple[ArmKey, int], Cell]
@@ -58,6 +59,7 @@ def _has(document: Mapping[str, Any], path: str) -> bool:
 def config_of(plan: Plan, arm: Arm, seed: int, overrides: Overrides) -> Config:
     """The config of one run: preset, scale, the method's recipe, ``--set``, and last what defines the arm."""
     own = {**arm.recipe, **overrides, **arm.overrides, "seed": seed, "dataset.seed": seed}
+    own |= {"dataset.draw": seed} if arm.draws else {}
     if arm.preset:
         return load(arm.preset, own, keep_settings=True)
     return load(plan.preset, scaled(plan.preset, plan.scale, own)[0], keep_settings=True)
@@ -66,7 +68,8 @@ def config_of(plan: Plan, arm: Arm, seed: int, overrides: Overrides) -> Config:
 def cell_name(document: Mapping[str, Any]) -> str:
     """A folder name that describes the run, the same in every figure."""
     method, partition = document["method"], document["partition"]
-    words = [method["name"], document["aggregator"]["name"]]
+    words = [method["name"].rpartition(":")[2].lower(), document["aggregator"]["name"]]
+    words += [name.rpartition(":")[2]] if ":" in (name := document["dataset"]["name"]) else []
     words += [f"mu{partition['mu']:g}" if "mu" in partition else partition["kind"], f"n{document['labels']}"]
     mix = tuple(method.get(letter) for letter in ("alpha", "beta", "gamma"))
     if method["name"] == "fedmix" and mix != BEST:

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
-from fedfew.runs.collection import SUFFIX, is_archive, read_archive
+from fedfew.runs.collection import SUFFIX, is_archive, read_archive, write_archive
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.studies.sweep import located
@@ -80,6 +81,27 @@ class Study:
         for (((panel, label), _), cell), path in zip(planned.items(), runs, strict=True):
             by_panel.setdefault(panel, {}).setdefault(label, []).append(path.name if path else cell.folder)
         return by_panel
+
+
+def keep(study: Study, folder: Path) -> Path:
+    """Publish the finished runs of a study's figures as an archive in a folder, in place of an older one.
+
+    Left out are what only single clients' answers concern and the details of the evaluation: no page shows them."""
+    requests = study.requests()
+    panels = [arms for request in requests.values() for arms in request.runs.values()]
+    names = {name for arms in panels for own in arms.values() for name in own}
+    runs = {name: run for name in sorted(names) if (run := study.run(name)) is not None and run.finished}
+    kept = Study(folder / f"{study.path.name}{SUFFIX}")
+    kept.path.unlink(missing_ok=True)
+    write_archive(kept.path, {name: _slim(run) for name, run in runs.items()})
+    write_atomically(kept._file, study._file.read_bytes())
+    return kept.path
+
+
+def _slim(run: Run) -> Run:
+    single: dict[str, Any] = {"cohort": [], "weights": {}, "updates": [], "pseudo_classes": []}
+    evaluation = {key: run.evaluation[key] for key in ("images", "accuracy", "interval") if key in run.evaluation}
+    return run.with_(records=[record | single for record in run.records], evaluation=evaluation)
 
 
 def published(folder: Path) -> Iterable[Study]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paper.arms import IID, LABELS, LEVELS, MIXES, NON_IID, PAPER, arms_of
+from paper.arms import IID, LABELS, LEVELS, MIXES, NON_IID, PAPER
+from paper.figures import arms_of
 from paper.plan import Plan, cells, chosen, folder_of, in_order
 
 from fedfew.core.errors import FedfewError

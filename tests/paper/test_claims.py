@@ -6,8 +6,9 @@ from statistics import stdev
 
 import numpy as np
 import pytest
-from paper.arms import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
+from paper.arms import IID, LEVELS, MIXES, NON_IID, mix_label
 from paper.claims import CLAIMS, partitions
+from paper.figures import arms_of
 from paper.measures import Agrees, Judge, Verdict
 from paper.results import ArmResult, Results, last_scored
 from tests.studies.runs_by_hand import by_hand, flat

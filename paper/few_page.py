@@ -1,0 +1,124 @@
+"""The section of a figure of the few-labels study: one line for each setting, and the goals."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedfew.studies.tables import as_csv
+from paper.arms import ALL_LABELS, POOLED, SERVER_ONLY
+from paper.few import FEW, FEW_LABELS, FL2, NAMES, OURS, SEMIFL, SETTINGS, SITES, SPREAD, VIEWS
+from paper.goals import bytes_up, gains_of
+from paper.measures import Verdict, difference, positive
+from paper.results import ArmResult, Results
+
+COLUMNS = {
+    SERVER_ONLY: "labels alone",
+    VIEWS: "labels alone, scanner-like views",
+    NAMES: NAMES,
+    SPREAD: SPREAD,
+    SEMIFL: SEMIFL,
+    FL2: FL2,
+    OURS: OURS,
+    ALL_LABELS: "true labels, FedAvg",
+    POOLED: "true labels, pooled",
+}
+"""The heads of the columns, in their order."""
+
+
+ANSWER: dict[str, tuple[str, str]] = {
+    "chest X-rays, 20 labels, 10 sites that differ (μ = 0.3)": (SITES, "20 labels, 10 sites, μ = 0.3"),
+    "chest X-rays, the same sites alike": (SITES, "20 labels, 10 sites, alike"),
+    "chest X-rays, every site with its own scanner": (SITES, "20 labels, ten strong scanners, μ = 0.3"),
+    "drawings, 25 labels, 20 sites that differ (μ = 0.1)": (SITES, "drawings, 25 labels, μ = 0.1"),
+    "solar cells, 40 labels, 10 sites that differ (μ = 0.3)": (SITES, "solar cells, 40 labels, μ = 0.3"),
+    "photographs, 40 labels, 100 sites that differ (μ = 0.1)": (FEW, "μ = 0.1"),
+    "photographs, 100 alike sites": (FEW, "IID"),
+    "photographs, 10 sites, each with its own scanner": (SITES, "ten strong, μ = 0.3"),
+    "photographs at 224 pixels, 100 sites that differ": (SITES, "40 labels, μ = 0.1, 224 pixels"),
+}
+"""The lines of the first table of the page: a figure and a setting of it."""
+
+
+def answer(figures: Mapping[str, Results], verdicts: Sequence[Verdict]) -> str:
+    """The first table of the page, and the goals, from both figures."""
+    rows = {title: (figures[name], setting) for title, (name, setting) in ANSWER.items() if name in figures}
+    known = {title: at for title, at in rows.items() if at[0][at[1], OURS].runs}
+    columns = (SERVER_ONLY, SPREAD, OURS, POOLED)
+    head = ["", "labels alone", "label propagation, pooled images", "**with the sites**", "all true labels", "gain"]
+    lines = ["| " + " | ".join([*head, "single seeds"]) + " |", "|" + "---|" * (len(head) + 1)]
+    for title, (arms, setting) in known.items():
+        cells = [_accuracy(arms.get((setting, row)), row == OURS, sd=False) for row in columns]
+        lines.append("| " + " | ".join([title, *cells, *_gain(arms, setting)]) + " |")
+    judged = [verdict for verdict in verdicts if verdict.agrees != "no runs yet"]
+    goals = ["| goal | met? | we got |", "|---|---|---|"]
+    goals += [f"| {v.claim} | {'yes' if v.agrees == 'yes' else '**no**'} | {v.got} |" for v in judged]
+    return "\n".join([*lines, "", *goals]) + "\n"
+
+
+def groups(name: str, arms: Results) -> dict[str, list[str]]:
+    """The settings of each table."""
+    if name == FEW:
+        settings = list(dict.fromkeys(setting for setting, _ in arms))
+        by_labels, by_skew = settings[: len(FEW_LABELS)], settings[len(FEW_LABELS) :]
+        return {"By the number of labels, 100 clients at μ = 0.1": by_labels, "By skew, 40 labels": by_skew}
+    return {title: [setting.title for setting in settings] for title, settings in SETTINGS.items()}
+
+
+def tables(name: str, arms: Results) -> list[str]:
+    """A heading and a table for each group of settings that has runs."""
+    parts = []
+    for title, settings in groups(name, arms).items():
+        run = [setting for setting in settings if arms[setting, OURS].runs or arms[setting, SERVER_ONLY].runs]
+        if run:
+            parts += [f"### {title}", table(arms, run)]
+    return parts
+
+
+def table(arms: Results, settings: Sequence[str]) -> str:
+    """One line for each setting: every method's accuracy, and the gain of fedmoments over the labels alone."""
+    present = [row for row in COLUMNS if any((arm := arms.get((s, row))) is not None and arm.runs for s in settings)]
+    head = ["setting", *(f"**{OURS}**" if row == OURS else COLUMNS[row] for row in present), "gain", "seeds"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for setting in settings:
+        cells = [_accuracy(arms.get((setting, row)), row == OURS) for row in present]
+        lines.append("| " + " | ".join([setting, *cells, *_gain(arms, setting)]) + " |")
+    return "\n".join(lines)
+
+
+def _accuracy(arm: ArmResult | None, bold: bool, *, sd: bool = True) -> str:
+    own = arm.accuracy if arm is not None else None
+    if own is None:
+        return ""
+    mean = f"{100 * own.mean:.1f}"
+    spread = f" ± {100 * own.sd:.1f}" if own.sd is not None and sd else ""
+    return f"**{mean}**{spread}" if bold else f"{mean}{spread}"
+
+
+def _gain(arms: Results, setting: str) -> tuple[str, str]:
+    """The mean gain, with a star if it is significant, and that of every seed."""
+    ours, alone = arms[setting, OURS], arms.get((setting, SERVER_ONLY))
+    gains = gains_of(ours, alone)
+    if not gains or alone is None or (m := difference(ours, alone)) is None:
+        return "", ""
+    star = "*" if positive(m)[0] == "yes" else ""
+    return f"{100 * m.mean:+.1f}{star}", ", ".join(f"{100 * gain:+.1f}" for gain in gains.values())
+
+
+def as_table(arms: Results) -> bytes:
+    """One line for each run."""
+    rows = [
+        {
+            "setting": setting, "row": label, "seed": run.seed, "accuracy": run.accuracy(),
+            "kilobytes_up_per_client": round(bytes_up(run) / 1000, 1), "code": run.environment.get("git", ""),
+        }
+        for (setting, label), arm in arms.items()
+        for run in arm.runs
+    ]  # fmt: skip
+    return as_csv(rows, ["setting", "row", "seed", "accuracy", "kilobytes_up_per_client", "code"])
+
+
+def commits(arms: Iterable[ArmResult]) -> Mapping[str, int]:
+    """The versions of the code that made the runs of fedmoments, each with how many."""
+    counts: dict[str, int] = {}
+    for run in {run.name: run for arm in arms if arm.arm.label == OURS for run in arm.runs}.values():
+        version = str(run.environment.get("git", "?"))
+        counts[version] = counts.get(version, 0) + 1
+    return counts
