@@ -25,7 +25,7 @@ from fedfew.runtime.gate import Gate
 from fedfew.secure import messages
 from fedfew.secure.client import SumClient
 from fedfew.secure.content import Codec
-from fedfew.secure.exchange import Post, Sum
+from fedfew.secure.exchange import Carrier, Sum
 from fedfew.secure.identity import SimulatedIdentities
 from fedfew.secure.terms import Rules, Terms
 
@@ -71,7 +71,7 @@ def secure_round(vectors: Tensor, leave: int = 0) -> dict[str, Any]:
     """One sum: CPU seconds of server and sites together, and bytes of tensors."""
     sites, payload = SecureSites(vectors, leave), {"omega": torch.zeros(vectors.shape[1])}
     begin = process_time()
-    post = Post(sites, 0)
+    post = Carrier(sites, 0)
     codec = Codec(RULES, sites.client.schema, len(vectors))
     terms = Terms.of(0, dict.fromkeys(range(len(vectors)), 1.0), payload, {})
     words, arrived = Sum(post, codec, terms, IDENTITY, payload).collect(range(len(vectors)))
@@ -85,7 +85,7 @@ def open_round(vectors: Tensor) -> dict[str, Any]:
     """One exchange, the gate, and the mean."""
     payload, schema = {"omega": torch.zeros(vectors.shape[1])}, {"psi": Expected((vectors.shape[1],), near="omega")}
     begin = process_time()
-    post = Post(OpenSites(vectors), 0)
+    post = Carrier(OpenSites(vectors), 0)
     replies = post.exchange(dict.fromkeys(range(len(vectors)), payload))
     updates = [ClientUpdate(k, reply, IMAGES) for k, reply in replies.items()]
     passed = [u for u in updates if Gate().check(u, payload, schema) is None]

@@ -12,9 +12,10 @@ from fedfew.core.layout import Expected, Payload, Reply
 from fedfew.core.types import Trained
 from fedfew.runs.summary import privacy_of
 from fedfew.secure.content import Codec
-from fedfew.secure.fixed_point import Words
+from fedfew.secure.fixed_point import Words, encoded
 from fedfew.secure.terms import Rules, Terms
 from fedfew.transforms import Privacy
+from fedfew.transforms.discrete_gaussian import S
 from fedfew.transforms.epsilon import epsilon
 
 RULES = Rules("run", 3, 2 / 3, 0.5, 16.0, 1000, by_images=False, only_active=False)
@@ -80,6 +81,52 @@ def test_one_site_adds_only_its_share_of_the_noise() -> None:
     codec = Codec(replace(RULES, clip=clip, noise=z), MODEL, 10)
     noise = total(codec, [(model(0.0), 1.0, 7)])[0]["psi"].double() - SENT["omega"]
     assert float(noise.std()) == pytest.approx(z * clip / sqrt(5), rel=6 / sqrt(2 * 4000))
+
+
+SITE = Codec(replace(RULES, noise=2.0), {"sums": Expected((None,), limit=60, per_example=1.0)}, 10)
+"""Noise that hides single images: five of ten sites are sure to add theirs."""
+
+
+def test_noise_for_single_images_reaches_z_with_the_sites_that_stay_and_are_honest() -> None:
+    """Of ten, four drop out and one of the others adds none: the five that are left add z · 1."""
+    zero = Trained({"sums": torch.zeros(4000).double()})
+    codec = replace(SITE, schema={"sums": Expected((None,), limit=4000, per_example=1.0)})
+    reply, _, images = total(codec, [(zero, 1.0, 7)] * 5, {})
+    assert images == 5  # one each: no count of images goes with it
+    noise = reply["sums"].double()
+    assert float(noise.std()) == pytest.approx(2.0, rel=6 / sqrt(2 * 4000))
+    assert codec.noise_of(5) == pytest.approx(2.0) and codec.noise_of(10) == pytest.approx(2.0 * sqrt(2))
+    below = [float((noise < 2.0 * q).double().mean()) for q in (-1.2816, 0.0, 1.2816)]
+    assert below == pytest.approx([0.1, 0.5, 0.9], abs=6 * 0.5 / sqrt(4000))
+
+
+def test_no_neighbouring_data_set_found_by_search_moves_the_words_by_more_than_an_image_adds() -> None:
+    """In whole steps of the grid, on which each site's noise has the deviation S, before any noise."""
+    rng = np.random.default_rng(3)
+    silent, furthest = replace(SITE, rules=replace(RULES, noise=2.0)), 0.0
+    for _ in range(300):
+        few = rng.normal(size=60) * 10 ** rng.uniform(-3, 5)
+        one = rng.normal(size=60) * (rng.random(60) < rng.random())
+        one = one / max(float(np.linalg.norm(one)), 1e-9) * rng.choice([1.0, 0.5, 1.0])
+        step = silent._step(silent.schema["sums"])
+        bound = silent._bound(silent.schema["sums"])
+        words = [encoded(x, step, bound, cut=True).astype(np.int64) for x in (few, few + one)]
+        furthest = max(furthest, float(np.linalg.norm((words[1] - words[0]).astype(float))))
+    multiplier = S * sqrt(5) / furthest  # of five sites' noise
+    assert 2.0 * (1 - 1e-5) <= multiplier <= 2.0 * (1 + 1e-5)
+
+
+def test_accounting_agrees_with_the_accountant_of_privacy_loss_distributions() -> None:
+    """An answer in EM is two mechanisms, of s and 1 − s of the budget; four answers of one image, z = 2."""
+    from dp_accounting import GaussianDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    pld = PLDAccountant(value_discretization_interval=1e-3)
+    for _ in range(4):
+        pld.compose(GaussianDpEvent(2.0 / sqrt(0.2))).compose(GaussianDpEvent(2.0 / sqrt(0.8)))
+    ours = epsilon({Privacy(noise=2.0, unit="image", sums="secure").counted: 4}, 1e-5)
+    assert ours == pytest.approx(pld.get_epsilon(1e-5), rel=1e-2)
+    assert Privacy(noise=6.0, unit="image", group=3).counted == Privacy(noise=2.0, unit="image").counted
 
 
 def test_a_long_change_is_clipped_to_c_and_no_count_goes_with_it() -> None:

@@ -19,6 +19,7 @@ from fedfew.core.types import Fleet, ServerState
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
 from fedfew.secure.messages import MASKED
+from fedfew.transforms.privacy import Private
 
 MEANS = np.random.default_rng(5).normal(size=(3, 12))
 SECURE = {"method.name": "fedmoments", "rounds": 4, "privacy.sums": "secure", "fleet.kind": "inline",
@@ -76,7 +77,27 @@ def test_a_site_that_is_sent_other_scores_than_the_others_refuses(tmp_path: Path
     assert "another model than the terms say" in fleet.refusals(MASKED)[0]
 
 
-@pytest.mark.parametrize("unit", [{"privacy.clip": 1.0}, {"privacy.unit": "image"}])
-def test_noise_is_refused_because_counts_would_not_travel(tmp_path: Path, unit: dict[str, Any]) -> None:
-    with pytest.raises(FedfewError, match=r"E113.*privacy.noise"):
-        parts_of(tmp_path / "x", unit | {"privacy.noise": 1.0})
+def test_a_clip_is_refused_because_counts_would_not_travel(tmp_path: Path) -> None:
+    with pytest.raises(FedfewError, match=r"E113.*privacy.clip"):
+        parts_of(tmp_path / "x", {"privacy.noise": 1.0, "privacy.clip": 1.0})
+
+
+IMAGES = {"privacy.unit": "image", "method.population": 6, "method.directions": 12, "method.most_steps": 2, "rounds": 3}
+
+
+def test_with_little_noise_for_single_images_the_sums_are_those_of_the_bounded_answers(tmp_path: Path) -> None:
+    """The survey and two steps of EM, each a sum with noise; no run ends, whatever the noise."""
+    parts = parts_of(tmp_path / "x", IMAGES | {"privacy.noise": 1e-3})
+    survey, first, last = trained(parts, local_fleet(parts))
+    assert float(survey.extra["survey_counts"][0]) == pytest.approx(240, abs=1)  # six sites of 40
+    assert not parts.algorithm.asks(last) and float(last.extra["step"]) == 2
+    local = (Private(0.0, 1e-3, per_image=True),)
+    sites = replace(sites_of(parts.config, parts.federation, parts.network), sums=None, transforms=local)
+    clients = replace(parts.clients, exchange=None, transforms=local)
+    plain = trained(replace(parts, clients=clients), InlineFleet(sites))
+    for name in ("weight", "bias", "mix"):
+        assert torch.allclose(first.extra[name], plain[1].extra[name], rtol=1e-2, atol=1e-2)
+    assert float(last.extra["noise"]) == pytest.approx(1e-3 * 2**0.5)  # six of six sites, of which three are needed
+    much = parts_of(tmp_path / "x", IMAGES | {"privacy.noise": 1e4})
+    states = trained(much, local_fleet(much))
+    assert bool(states[-1].omega.isfinite().all())

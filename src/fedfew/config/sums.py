@@ -112,9 +112,9 @@ def sum_misfits(config: Config) -> Iterator[FedfewError]:
     elif rule.name not in MEANS or (rule.settings.get("cap") and rule.settings.get("by") != "frequency"):
         why = f"the weights of aggregator {rule.name} depend on the answers, which the server does not see one by one"
         yield FedfewError("E113", "aggregator.name", why, f"Use {', '.join(MEANS)} (without cap where images count)")
-    if getattr(config.method, "sums_only", False) and (privacy.clip or privacy.noise):
-        why = f"method {config.method_name} divides by counts of images, which do not travel with noise on a sum"
-        yield FedfewError("E113", "privacy.noise", why, 'Set privacy.clip and privacy.noise to 0, or sums = "open"')
+    if getattr(config.method, "sums_only", False) and privacy.clip:
+        why = f"method {config.method_name} divides by counts of images, which do not travel with clipped sums"
+        yield FedfewError("E113", "privacy.clip", why, 'Set privacy.unit = "image" without clip, or sums = "open"')
     if config.compression.kind != "none":
         why = "masked numbers cannot be compressed"
         yield FedfewError("E113", "compression.kind", why, "Remove the section [compression]")

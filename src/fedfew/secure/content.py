@@ -5,7 +5,8 @@ are. Every entry is cut to a range, which bounds it and leaves room for all site
 
 Noise is shared by the sites (P. Kairouz, Z. Liu, T. Steinke: The Distributed Discrete Gaussian Mechanism for Federated
 Learning with Secure Aggregation. ICML 2021): with h honest sites that arrive for sure, each adds a discrete Gaussian of
-variance (z C)² / h, so that their sum has at least (z C)². The words are whole steps of a grid on which each site's
+variance (z C)² / h, so that their sum has at least (z C)². C is the clip; or, for noise that hides single images, the
+length of what one image adds. The words are whole steps of a grid on which each site's
 noise has the deviation S = 2²⁴; the sum of m such draws is a discrete Gaussian of deviation S √m but for a distance far
 below 10⁻¹⁶. Values are cut towards zero to the grid, so they never become longer than the clip.
 """
@@ -109,10 +110,14 @@ class Codec:
 
     def _step(self, expected: Expected) -> float:
         """The grid: with noise, that on which each site's share of it has the deviation S."""
-        rules = self.rules
-        if not rules.noise:
+        if not self.rules.noise:
             return finest(self._bound(expected), self.sites)
-        return rules.noise * rules.clip / sqrt(rules.honest_of(self.sites)) / S
+        most = self.rules.clip or sqrt(sum(one.per_example**2 for _, one in self._tensors()))
+        return self.noise_of(1) * most / S
+
+    def noise_of(self, sites: int) -> float:
+        """Deviation of the noise that so many sites have added, as a multiple of the clip or of what an image adds."""
+        return self.rules.noise * sqrt(sites / self.rules.honest_of(self.sites))
 
     def _clipping(self, changes: dict[str, Tensor]) -> float:
         """The factor by which a site's reply is shortened."""

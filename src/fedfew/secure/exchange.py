@@ -38,7 +38,7 @@ class KnowsSites(Protocol):
 
 
 @dataclass(eq=False)
-class Post:
+class Carrier:
     """Carries the messages of one round, and counts."""
 
     fleet: Fleet
@@ -81,7 +81,7 @@ class Post:
 class Sum:
     """The server's side of one sum."""
 
-    post: Post
+    post: Carrier
     codec: Codec
     terms: Terms
     identity: Identity
@@ -178,7 +178,7 @@ class SecureExchange:
         if not one_payload(list(payloads.values())):
             raise FedfewError("E113", "privacy.sums", "the method sends its clients different payloads")
         payload = payloads[cohort[0]]
-        post = Post(fleet, state.round, {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone})
+        post = Carrier(fleet, state.round, {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone})
         wire = Wire(algorithm, clients.transforms)
         codec = Codec(self.rules, wire.reply_schema(site.network.layout), len(cohort))
         codec.check()
@@ -209,7 +209,10 @@ class SecureExchange:
     ) -> ClientUpdate:
         """The sum as an update that has passed the gate; it goes under the first client's number."""
         reply, weight, images = codec.decode(words, payload)
-        update = ClientUpdate(arrived[0], reply, images, {"steps": 1.0 if weight > 0 else 0.0})
+        metrics = {"steps": 1.0 if weight > 0 else 0.0}
+        if self.rules.noise:
+            metrics["noise"] = codec.noise_of(len(arrived))
+        update = ClientUpdate(arrived[0], reply, images, metrics)
         fault = clients.gate.check(update, payload, _of_sum(codec.schema, self.rules), max(images, 0))
         if fault is not None:
             raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of {len(arrived)} clients: {fault.reason}")

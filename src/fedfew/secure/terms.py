@@ -42,12 +42,13 @@ class Rules:
     only_active: bool
     """Whether a site that had nothing to learn from has no weight."""
     clip: float = 0.0
+    """0: updates are not clipped; the noise then hides single images, each of which adds a bounded part."""
     noise: float = 0.0
 
     @property
     def private(self) -> bool:
         """Whether what is sent is bounded and noisy, so that no count may go with it."""
-        return self.clip > 0
+        return self.clip > 0 or self.noise > 0
 
     def honest_of(self, sites: int) -> int:
         """h: sites whose noise together is enough."""

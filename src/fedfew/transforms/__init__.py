@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt, Le, Lt
 
-from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
+from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 
 if TYPE_CHECKING:  # ε is computed where runs are read, without torch
     from fedfew.core.layout import Schema
@@ -69,11 +69,14 @@ class Privacy:
             "bound what one image adds (fedmoments; without clip)"
         ),
     ] = "site"
+    group: Annotated[
+        Count, Doc("unit image: most images of one person at a site; ε is then of all of them together")
+    ] = 1
 
     @property
     def counted(self) -> float:
         """z as it is accounted for: one image more or less moves a sum by C, other images of a site move it by 2C."""
-        return self.noise * (2 if self.unit == "image" else 1)
+        return self.noise * (2 / self.group if self.unit == "image" else 1)
 
     @property
     def is_on(self) -> bool:

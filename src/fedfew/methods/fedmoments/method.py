@@ -180,6 +180,8 @@ class FedMoments(Federated):
             return state, Outcome(metrics={"settled": 1.0})
         shape = self.shape(*site.network.layout.shapes[0])
         if self.image_noise:
+            noise = max((u.metrics.get("noise", self.image_noise) for u in updates), default=self.image_noise)
+            state = replace(state, extra={**state.extra, "noise": scalar(noise)})
             updates = self._opened(state, updates, shape)
         updates = added_up(updates, state.round) if self.sums_only else updates
         twice = self.sums_only and max(state.participation.values(), default=0) > 1  # nobody is surveyed twice
@@ -197,7 +199,9 @@ class FedMoments(Federated):
 
     def _opened(self, state: ServerState, updates: Updates, shape: Shape) -> Updates:
         """Noisy answers as sums: new clients answered the survey, all others a step of EM."""
-        opened = Opened(shape, self.image_noise)
+        opened = Opened(shape, float(state.extra["noise"]))
+        if self.sums_only:
+            return opened(updates, int(state.extra["step"]) if "weight" in state.extra else None)
         new = [u for u in updates if state.participation[u.client] == 1]
         known = [u for u in updates if state.participation[u.client] > 1]
         return [*opened(new, None), *opened(known, int(state.extra.get("step", scalar(0.0))))]
@@ -324,7 +328,7 @@ class FedMoments(Federated):
         rule = Rule(self.width, self.confidence, self.label_weight, self.evidence, alpha, not noisy, reads)
         survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
         if noisy:
-            survey = replace(survey, floor=Opened(shape, self.image_noise).floor(survey, float(extra["scale"][0])))
+            survey = replace(survey, floor=Opened(shape, float(extra["noise"])).floor(survey, float(extra["scale"][0])))
         survey = survey if shift is None else shift.aligned(survey)
         v = self._labeled(extra, site)
         labels, fold = site.labeled.labels, folds_of(site.labeled.labels, site.classes, self.folds)
