@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from benchmarks.attack_crafts import MODELS, SUMS, Attack, HostileFleet, Said, absent, backdoor_success
+from benchmarks.private_sums import Unmasked
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -53,6 +54,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmoments": ("few-labels", {"participation": 1.0, "method.survey": 1000}),
 }
 """The preset of each method, and settings that make it quick."""
+SECURE = "secure sums"
+"""No defence: the server sees the sum only, and refuses it whole if it ruins the model."""
 OFF = {"gate.clip": 0.0, "gate.max_harm": 0.0}
 DEFENCES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -63,6 +66,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "krum": OFF | {"aggregator.name": "krum", "aggregator.faulty": 1, "aggregator.select": 3},
     "fltrust": OFF | {"aggregator.name": "fltrust"},
     "fltrust, short stays": OFF | {"aggregator.name": "fltrust", "aggregator.stretch": False},
+    SECURE: {"privacy.sums": "secure"},
 }
 """Default settings; a method's usual aggregator without a screen; and other defences, also alone."""
 
@@ -142,8 +146,10 @@ def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Si
     settings = DEFENCES[defence]
     if settings:
         config = load(parts.config.document, settings)
-        parts = replace(parts, algorithm=config.method, clients=replace(parts.clients, gate=config.gate))
-        sites = replace(sites, algorithm=parts.algorithm)
+        exchange = Unmasked.of(config) if defence == SECURE else None
+        clients = replace(parts.clients, gate=config.gate, transforms=config.transforms, exchange=exchange)
+        parts = replace(parts, algorithm=config.method, clients=clients)
+        sites = replace(sites, algorithm=parts.algorithm, transforms=config.transforms)
     output: Said = {}
     return parts, sites, state, play(parts, sites, state, CLEAN + ATTACKED, output), output
 
@@ -209,8 +215,8 @@ def possible(cell: Cell) -> bool:
     if cell.attack not in ("none", *attacks_on(cell.method)):
         return False
     rules = [name for name in DEFENCES if name.startswith("fltrust")]
-    unfit = {"fedmatch": ["median", "trimmed-mean", *rules], "fedfew": rules, "semifl": rules,
-             "fedmoments": [name for name in DEFENCES if name not in ("default", "none", "fedfreq")]}  # fmt: skip
+    unfit = {"fedmatch": ["median", "trimmed-mean", SECURE, *rules], "fedfew": [SECURE, *rules], "semifl": rules,
+             "fedmoments": list(set(DEFENCES) - {"default", "none", "fedfreq", SECURE})}  # fmt: skip
     return cell.defence not in unfit.get(cell.method, [])
 
 

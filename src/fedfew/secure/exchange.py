@@ -178,7 +178,9 @@ class SecureExchange:
         if not one_payload(list(payloads.values())):
             raise FedfewError("E113", "privacy.sums", "the method sends its clients different payloads")
         payload = payloads[cohort[0]]
-        post = Carrier(fleet, state.round, {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone})
+        post = Carrier(
+            fleet, state.round, {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone}
+        )
         wire = Wire(algorithm, clients.transforms)
         codec = Codec(self.rules, wire.reply_schema(site.network.layout), len(cohort))
         codec.check()
@@ -187,7 +189,8 @@ class SecureExchange:
         try:
             identity = (fleet.identity if isinstance(fleet, KnowsSites) else None) or self.identity
             terms = Terms.of(state.round, self.weigh(state, cohort), payload, identity.members)
-            words, arrived = Sum(post, codec, terms, identity, payload).collect(k for k in cohort if k not in gone)
+            present = [k for k in cohort if k not in gone]
+            words, arrived = self.collect(Sum(post, codec, terms, identity, payload), present)
             updates = [self._update(clients, codec, words, payload, arrived)]
             _refuse_harm(updates[0], payload, Screen.of(clients.gate, wire, site, state))
         except FedfewError as fault:
@@ -203,6 +206,10 @@ class SecureExchange:
             cohort, updates, missing, payloads, post.down, post.up, post.unused, dict(post.wire), site.classes,
             lengths=state.screen.lengths, summed=arrived,
         )  # fmt: skip
+
+    def collect(self, asked: Sum, clients: Iterable[int]) -> tuple[Words, tuple[int, ...]]:
+        """The sum, and who is in it."""
+        return asked.collect(clients)
 
     def _update(
         self, clients: Clients, codec: Codec, words: Words, payload: Payload, arrived: tuple[int, ...]
