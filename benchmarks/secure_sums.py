@@ -26,11 +26,11 @@ from fedfew.secure import messages
 from fedfew.secure.client import SumClient
 from fedfew.secure.content import Codec
 from fedfew.secure.exchange import Carrier, Sum
-from fedfew.secure.identity import SimulatedIdentities
+from fedfew.secure.identity import simulated
 from fedfew.secure.terms import Rules, Terms
 
 RULES = Rules("benchmark", 3, 2 / 3, 0.5, 16.0, 1_000_000, by_images=True, only_active=False)
-IDENTITY = SimulatedIdentities(0)
+IDENTITY = simulated(0)
 GONE = 0.3
 """Share of the sites that leaves before an exchange."""
 EXCHANGES = (1, 2, 3, 4, 5)

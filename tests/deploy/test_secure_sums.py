@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.deploy.cluster import Cluster, alive, descendants, eventually, named
 from tests.deploy.conftest import TINY
 from tests.deploy.in_process import Loop, loop
@@ -22,12 +23,11 @@ from fedfew.core.layout import Payload
 from fedfew.core.types import ClientUpdate, Missing
 from fedfew.deploy import certificates
 from fedfew.deploy.plan import make_network, open_bundle
-from fedfew.deploy.roster import server_identity, site_identity
+from fedfew.deploy.roster import fingerprints, server_identity, signed_member, site_identity
 from fedfew.deploy.site.ledger import verify
 from fedfew.runs.session import Experiment
 from fedfew.runtime.exchange import Answers, ask
 from fedfew.secure import messages
-from fedfew.secure.identity import signed_member
 from fedfew.secure.messages import AGREE, KEYS, MASKED, REVEAL, SHARES
 
 STEPS = [KEYS, SHARES, MASKED, AGREE, REVEAL]
@@ -80,7 +80,8 @@ def swapped_member(sent: Payload) -> Payload:
     """The server's own key for site 1, which another authority has signed."""
     _, rows = messages.read_offer(0, sent)
     authority, key = (ec.generate_private_key(curve) for curve in (ec.SECP384R1(), ec.SECP256R1()))
-    return sent | _members(rows | {1: signed_member(authority, "net", 1, key.public_key())})
+    point = key.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    return sent | _members(rows | {1: signed_member(authority, "net", 1, point)})
 
 
 def moved_member(sent: Payload) -> Payload:
@@ -196,7 +197,7 @@ def test_members_of_a_plan_have_the_fingerprints_that_were_read_out_and_ca_key_m
     plan = make_network(tmp_path / "net", ["a", "b", "c"])
     identity = server_identity(plan, plan.sites, trial=False)
     said = {str(i): certificates.fingerprint(plan.public_key(name).read_bytes()) for i, name in enumerate(plan.sites)}
-    assert identity.fingerprints == said
+    assert fingerprints(identity.members) == said
     (plan.folder / "ca.key").rename(tmp_path / "ca.key")
     assert server_identity(plan, plan.sites, trial=False).members == identity.members
     (plan.folder / "keys" / "b.pub").write_bytes(certificates.site_key("b").public)  # a new key, not signed
@@ -209,7 +210,7 @@ def test_a_site_refuses_a_member_that_its_plan_does_not_have(tmp_path: Path) -> 
     plan = make_network(tmp_path / "net", ["a", "b", "c"])
     open_bundle(tmp_path / "net" / "bundles" / "a.tar", tmp_path / "a")
     identity = server_identity(plan, plan.sites, trial=False)
-    site = site_identity(tmp_path / "a", {"members": identity.fingerprints}, trial=False)
+    site = site_identity(tmp_path / "a", {"members": fingerprints(identity.members)}, trial=False)
     assert site.meet(identity.members).verified(0, b"text", site.sign(0, b"text")) is True
     later = make_network(tmp_path / "net", ["d"])
     with pytest.raises(FedfewError, match=r"E422.*site 3 is another one than in the plan"):

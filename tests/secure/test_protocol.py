@@ -1,7 +1,7 @@
 """The five steps of a sum: exact under drop-outs, and refused by sites where a server lies."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import combinations
 
@@ -11,12 +11,12 @@ import pytest
 from fedfew.core.errors import FedfewError
 from fedfew.secure import site as steps
 from fedfew.secure.fixed_point import Words, decoded, encoded, finest
-from fedfew.secure.identity import SimulatedIdentities
+from fedfew.secure.identity import simulated
 from fedfew.secure.server import unmask
 from fedfew.secure.shamir import PRIME, evaluate, join, split, weights
 from fedfew.secure.site import Advert, Secrets
 
-IDENTITY = SimulatedIdentities(7)
+IDENTITY = simulated(7)
 CONTEXT = b"terms of one sum".ljust(32)
 
 
@@ -46,15 +46,27 @@ class Sum:
 
     def step(self, step: int, i: int) -> None:
         if step == 1:
-            self.own[i], self.adverts[i] = steps.start(i, CONTEXT, self.threshold, self.all, IDENTITY)
+            self.own[i] = Secrets.new(i, CONTEXT, self.threshold, self.all)
+            self.adverts[i] = steps.advertise(self.own[i], IDENTITY)
         elif step == 2:
-            self.own[i], self.sent[i] = steps.share(self.own[i], self.adverts, IDENTITY)
+            self.sent[i] = steps.share(self.own[i], self.adverts, IDENTITY)
+            self.own[i] = replace(self.own[i], adverts=dict(self.adverts))
         elif step == 3:
-            self.own[i], self.arrived[i] = steps.masked(self.own[i], self.envelopes(i), self.values[i])
+            self.mask(i, self.envelopes(i))
         elif step == 4:
-            self.own[i], self.signatures[i] = steps.agree(self.own[i], self.arrived, IDENTITY)
+            self.agree(i, self.arrived)
         else:
             self.revealed[i] = steps.reveal(self.own[i], self.signatures, IDENTITY)
+
+    def mask(self, i: int, envelopes: Mapping[int, bytes]) -> None:
+        self.arrived[i] = steps.masked(self.own[i], envelopes, self.values[i])
+        self.own[i] = replace(self.own[i], envelopes=dict(envelopes))
+
+    def agree(self, i: int, arrived: Collection[int]) -> bytes:
+        """One site signs a list."""
+        self.signatures[i] = steps.agree(self.own[i], arrived, IDENTITY)
+        self.own[i] = replace(self.own[i], signed=tuple(sorted(arrived)))
+        return self.signatures[i]
 
     def envelopes(self, i: int) -> dict[int, bytes]:
         return {sender: envelopes[i] for sender, envelopes in self.sent.items()}
@@ -105,9 +117,13 @@ def test_too_few_sites_are_refused_in_every_step() -> None:
         steps.reveal(made.own[0], {i: made.signatures[i] for i in range(4)}, IDENTITY)
 
 
+def _advert(site: int, context: bytes, sites: Collection[int]) -> Advert:
+    return steps.advertise(Secrets.new(site, context, 3, sites), IDENTITY)
+
+
 def test_keys_that_a_site_has_not_signed_for_this_sum_are_refused() -> None:
     made = Sum(5, 3).run(1)
-    ours, other = made.adverts[1], steps.start(1, b"another sum".ljust(32), 3, made.all, IDENTITY)[1]
+    ours, other = made.adverts[1], _advert(1, b"another sum".ljust(32), made.all)
     forged = replace(other, signature=ours.signature)
     for wrong in (replace(ours, mask=made.adverts[2].seal[::-1]), other, forged):
         with refused("keys of site 1 are not signed"):
@@ -116,7 +132,7 @@ def test_keys_that_a_site_has_not_signed_for_this_sum_are_refused() -> None:
         steps.share(made.own[0], made.adverts | {0: ours}, IDENTITY)
     with refused("two sites have the same key"):
         steps.share(made.own[0], made.adverts | {2: ours}, IDENTITY)
-    stranger = steps.start(9, CONTEXT, 3, [*made.all, 9], IDENTITY)[1]
+    stranger = _advert(9, CONTEXT, [*made.all, 9])
     with refused("the terms do not name"):
         steps.share(made.own[0], made.adverts | {9: stranger}, IDENTITY)
 
@@ -128,7 +144,7 @@ def test_a_site_reveals_nothing_for_two_lists() -> None:
     told = {i: (short if i < 4 else whole) for i in range(8)}
     signatures = {}
     for i, arrived in told.items():
-        made.own[i], signatures[i] = steps.agree(made.own[i], arrived, IDENTITY)
+        signatures[i] = made.agree(i, arrived)
     with refused("has not signed this list"):
         steps.reveal(made.own[0], signatures, IDENTITY)
     with refused("4 sites take part; 5 must"):
@@ -149,7 +165,7 @@ def test_the_two_kinds_of_shares_are_never_given_for_one_site() -> None:
 def test_an_envelope_that_was_changed_or_is_from_another_sum_opens_nothing() -> None:
     made = Sum(5, 3).run(2)
     damaged = made.envelopes(0) | {1: bytes(steps.ENVELOPE)}
-    made.own[0], made.arrived[0] = steps.masked(made.own[0], damaged, made.values[0])
+    made.mask(0, damaged)
     for i in range(1, 5):
         made.step(3, i)
     for step in (4, 5):
@@ -159,14 +175,60 @@ def test_an_envelope_that_was_changed_or_is_from_another_sum_opens_nothing() -> 
     assert (made.total() == sum(made.values.values(), np.zeros(20, np.uint64))).all()  # three of the four others do
 
 
-def test_wrong_shares_are_noticed() -> None:
+def test_a_site_that_reveals_wrong_shares_is_passed_over_and_several_are_noticed() -> None:
     made = Sum(5, 3).run()
-    made.revealed[0] = dict(made.revealed[0]) | {1: bytes(66)}
-    with pytest.raises(FedfewError, match=r"E423 site 1: .* fit together"):
+    total = made.total()
+    made.revealed[0] = {site: bytes(66) for site in made.all}
+    assert (made.total() == total).all()
+    made.revealed[2] = {site: bytes(65) + b"\x01" for site in made.all}
+    with pytest.raises(FedfewError, match=r"E423 site 0: its shares do not fit together"):
         made.total()
     made.revealed = {i: made.revealed[i] for i in range(2)}
     with pytest.raises(FedfewError, match="2 shares are left, 3 are needed"):
         made.total()
+
+
+def test_a_curious_server_with_t_minus_1_sites_is_left_with_the_sum_of_the_others() -> None:
+    """Five of nine sites tell it all they have: of the other four it knows the sum, and of some of them nothing."""
+    made, friends, others = Sum(9, 6, 4000), range(5), range(5, 9)
+    made.values = {i: np.zeros(4000, np.uint64) for i in made.all}
+    made.run()
+    left = {}
+    for i in others:  # take off all that server and friends can compute: what was revealed, and the masks with friends
+        left[i] = made.arrived[i] - steps.key_stream(made.own[i].seed, 4000)
+        for j in friends:
+            mask = steps.pair_mask(made.own[j].mask, made.adverts[i].mask, CONTEXT, 4000)
+            left[i] = left[i] + mask if j < i else left[i] - mask
+    assert not sum(left.values(), np.zeros(4000, np.uint64)).any()
+    for some in ([5], [6], [5, 8], [5, 6, 7]):
+        words = sum((left[i] for i in some), np.zeros(4000, np.uint64))
+        counts = np.bincount((words >> np.uint64(60)).astype(np.int64), minlength=16)
+        assert ((counts - 250) ** 2 / 250).sum() < 52.6  # uniform, as above
+
+
+@pytest.mark.parametrize(("friends", "works"), [(2, False), (3, True)])
+def test_two_lists_need_as_many_friends_among_the_sites_as_the_assumption_excludes(friends: int, works: bool) -> None:
+    """Of nine sites with t = 6, fewer than 2t − n = 3 may collude: with three, two lists get six signatures each."""
+    made = Sum(9, 6).run(3)
+    lists = set(range(9)), set(range(8))  # the last site has arrived, and it has dropped out
+    honest, signatures = range(friends, 8), [dict[int, bytes](), dict[int, bytes]()]
+    for i in honest:
+        which = i % 2
+        signatures[which][i] = made.agree(i, lists[which])
+    for which, signed in enumerate(signatures):  # friends sign anything
+        message = steps.listed(CONTEXT, lists[which])
+        signed |= {i: IDENTITY.sign(i, message) for i in range(friends)}
+    if works:
+        signatures[0][8] = made.agree(8, lists[0])
+        for which, signed in enumerate(signatures):
+            site = next(i for i in honest if i % 2 == which)
+            assert 8 in steps.reveal(made.own[site], signed, IDENTITY)
+        return
+    both = [len(signed) >= 6 for signed in signatures]
+    assert not all(both)
+    which = both.index(False)
+    with refused("5 sites take part; 6 must"):
+        steps.reveal(made.own[next(i for i in honest if i % 2 == which)], signatures[which], IDENTITY)
 
 
 def test_fixed_point_sums_are_exact_to_half_a_step_a_site_and_cannot_overflow() -> None:

@@ -3,21 +3,21 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
 
-from fedfew.aggregators.weighted import capped, fedfreq_weights
-from fedfew.config.tree import Config
-from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.core.network import Network
-from fedfew.core.types import ServerState
-from fedfew.runtime.wire import Wire
 
-if TYPE_CHECKING:  # cryptography belongs to an extra
-    from fedfew.secure.client import SumClient
-    from fedfew.secure.exchange import SecureExchange
-    from fedfew.secure.identity import Identity
-    from fedfew.secure.terms import Rules
+require("privacy", "privacy.sums")
+
+from fedfew.aggregators.weighted import capped, fedfreq_weights  # noqa: E402 - only with the extra
+from fedfew.config.tree import Config  # noqa: E402
+from fedfew.core.errors import FedfewError  # noqa: E402
+from fedfew.core.network import Network  # noqa: E402
+from fedfew.core.types import ServerState  # noqa: E402
+from fedfew.runtime.wire import Wire  # noqa: E402
+from fedfew.secure.client import SumClient  # noqa: E402
+from fedfew.secure.exchange import SecureExchange  # noqa: E402
+from fedfew.secure.identity import Identity, simulated  # noqa: E402
+from fedfew.secure.terms import Rules  # noqa: E402
 
 MEANS = ("fedavg", "uniform", "fedfreq")
 """Aggregators whose weights are known before a client answers."""
@@ -27,29 +27,18 @@ ELSEWHERE = ("fleet", "dataset", "partition")
 """Sections that may differ between the machines of a run."""
 
 
-def exchange_of(config: Config) -> "SecureExchange":
+def exchange_of(config: Config) -> SecureExchange:
     """How the server collects updates that it sees no single one of; a network's fleet knows who its sites are."""
-    from fedfew.secure.exchange import SecureExchange  # noqa: PLC0415 - of an extra
-
-    return SecureExchange(_rules(config), _simulated(config), _weights(config))
+    return SecureExchange(_rules(config), simulated(config.seed), _weights(config))
 
 
-def client_of(config: Config, network: Network, identity: "Identity | None" = None) -> "SumClient":
-    from fedfew.secure.client import SumClient  # noqa: PLC0415 - of an extra
-
+def client_of(config: Config, network: Network, identity: Identity | None = None) -> SumClient:
+    """How clients answer."""
     schema = Wire(config.method, config.transforms).reply_schema(network.layout)
-    return SumClient(_rules(config), identity or _simulated(config), schema)
+    return SumClient(_rules(config), identity or simulated(config.seed), schema)
 
 
-def _simulated(config: Config) -> "Identity":
-    from fedfew.secure.identity import SimulatedIdentities  # noqa: PLC0415 - of an extra
-
-    return SimulatedIdentities(config.seed)
-
-
-def _rules(config: Config) -> "Rules":
-    from fedfew.secure.terms import Rules  # noqa: PLC0415 - of an extra
-
+def _rules(config: Config) -> Rules:
     document = {key: value for key, value in config.document.items() if key not in ELSEWHERE}
     privacy, rule = config.privacy, config.aggregator
     return Rules(
@@ -103,7 +92,6 @@ def consequences(config: Config) -> str:
 def sum_misfits(config: Config) -> Iterator[FedfewError]:
     """Why this config cannot have secure sums."""
     privacy, entry, rule = config.privacy, config.entry, config.aggregator
-    require("privacy", "privacy.sums")
     if not entry.asks_clients:
         return
     if not entry.sums:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from fedfew.core.errors import UNUSED, FedfewError, Refusal
 from fedfew.core.layout import Payload, Reply, Schema, nbytes
@@ -24,17 +24,9 @@ from fedfew.secure.identity import SIGNATURE, Identity
 from fedfew.secure.server import unmask
 from fedfew.secure.shamir import SHARE
 from fedfew.secure.site import ENVELOPE, Advert, check_advert, listed, refusal
-from fedfew.secure.terms import Rules, Terms, one_payload
+from fedfew.secure.terms import Rules, Terms, fingerprint
 
 T = TypeVar("T")
-
-
-@runtime_checkable
-class KnowsSites(Protocol):
-    """A fleet of real sites, with their keys as the network's authority has signed them."""
-
-    @property
-    def identity(self) -> Identity | None: ...
 
 
 @dataclass(eq=False)
@@ -99,12 +91,16 @@ class Sum:
         replies = self._ask(messages.SHARES, dict.fromkeys(adverts, rows))
         sent = self._enough(messages.SHARES, self.post.valid(replies, partial(_envelopes, adverts)))
         replies = self._ask(messages.MASKED, {k: {u: sealed[k] for u, sealed in sent.items()} for k in sent})
-        arrived = self._enough(messages.MASKED, self._of_one_length(self.post.valid(replies, _words)))
+        arrived = self._enough(
+            messages.MASKED, self._of_one_length(self.post.valid(replies, lambda k, reply: messages.read_words(reply)))
+        )
         replies = self._ask(messages.AGREE, dict.fromkeys(arrived, dict.fromkeys(arrived, b"")))
         signatures = self.post.valid(replies, partial(self._signature, listed(self.context, arrived)))
         self._enough(messages.AGREE, signatures)
         replies = self._ask(messages.REVEAL, dict.fromkeys(signatures, signatures))
-        revealed = self._enough(messages.REVEAL, self.post.valid(replies, _shares))
+        revealed = self._enough(
+            messages.REVEAL, self.post.valid(replies, lambda k, reply: messages.read_table(reply, SHARE))
+        )
         total = unmask(self.context, self.threshold, adverts, frozenset(sent), arrived, revealed)
         return total, tuple(arrived)
 
@@ -151,14 +147,6 @@ def _envelopes(holders: Collection[int], k: int, reply: Reply) -> dict[int, byte
     return envelopes
 
 
-def _words(k: int, reply: Reply) -> Words:
-    return messages.read_words(reply)
-
-
-def _shares(k: int, reply: Reply) -> Mapping[int, bytes]:
-    return messages.read_table(reply, SHARE)
-
-
 @dataclass(frozen=True, eq=False)
 class SecureExchange:
     """Asks for a sum instead of single updates."""
@@ -175,7 +163,7 @@ class SecureExchange:
         cohort = draw(clients, fleet, state.round)
         gone = drop_out(clients.seed, state.round, cohort, clients.availability.dropout)
         payloads = {k: algorithm.broadcast(state, k) for k in cohort}
-        if not one_payload(list(payloads.values())):
+        if len({fingerprint(payload) for payload in payloads.values()}) > 1:
             raise FedfewError("E113", "privacy.sums", "the method sends its clients different payloads")
         payload = payloads[cohort[0]]
         post = Carrier(
@@ -187,7 +175,7 @@ class SecureExchange:
         updates: list[ClientUpdate] = []
         arrived: tuple[int, ...] = ()
         try:
-            identity = (fleet.identity if isinstance(fleet, KnowsSites) else None) or self.identity
+            identity = getattr(fleet, "identity", None) or self.identity  # a network knows its sites
             terms = Terms.of(state.round, self.weigh(state, cohort), payload, identity.members)
             present = [k for k in cohort if k not in gone]
             words, arrived = self.collect(Sum(post, codec, terms, identity, payload), present)

@@ -86,6 +86,11 @@ def advert_row(advert: Advert) -> bytes:
     return advert.seal + advert.mask + advert.seed + advert.signature
 
 
+def read_adverts(message: Mapping[str, Tensor]) -> dict[int, Advert]:
+    """The keys of several sites."""
+    return {site: read_advert(row) for site, row in read_table(message, ADVERT).items()}
+
+
 def read_advert(row: bytes) -> Advert:
     """The reverse."""
     return Advert(row[:32], row[32:64], row[64:96], row[96:])

@@ -1,6 +1,7 @@
 """The server's part in a secure sum: it removes the masks of the sum, not of any summand."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,26 +29,32 @@ def unmask(
     for values in arrived.values():
         total += values
     for site in sorted(sharing):
-        secret = _secret(site, threshold, revealed)
         if site in arrived:
-            if committed(secret) != adverts[site].seed:
-                raise FedfewError("E423", f"site {site}", "the shares of its seed do not fit together")
-            total -= key_stream(secret, count)
+            seed = _secret(site, threshold, revealed, committed, adverts[site].seed)
+            total -= key_stream(seed, count)
             continue
-        if public_key(secret) != adverts[site].mask:
-            raise FedfewError("E423", f"site {site}", "the shares of its key do not fit together")
+        key = _secret(site, threshold, revealed, public_key, adverts[site].mask)
         for other in arrived:
-            mask = pair_mask(secret, adverts[other].mask, context, count)
+            mask = pair_mask(key, adverts[other].mask, context, count)
             total = total - mask if other < site else total + mask
     return total
 
 
-def _secret(site: int, threshold: int, revealed: Mapping[int, Mapping[int, bytes]]) -> bytes:
-    """The seed or the key of a site, from the shares of its holders."""
+def _secret(
+    site: int, threshold: int, revealed: Mapping[int, Mapping[int, bytes]], told: Callable[[bytes], bytes], known: bytes
+) -> bytes:
+    """The secret of a site of which ``told(secret)`` is known; wrong shares are passed over while others are left."""
     shares = {holder: int.from_bytes(parts[site]) for holder, parts in revealed.items() if site in parts}
     if len(shares) < threshold:
         raise FedfewError("E423", f"site {site}", f"{len(shares)} shares are left, {threshold} are needed")
-    secret = join(shares, weights(sorted(shares)[:threshold]))
-    if secret >= 2**256:
-        raise FedfewError("E423", f"site {site}", "its shares do not fit together")
-    return secret.to_bytes(32)
+    holders = sorted(shares)
+    for first in range(len(holders)):
+        secret = join(shares, _weights(tuple((holders * 2)[first : first + threshold])))
+        if secret < 2**256 and told(secret.to_bytes(32)) == known:
+            return secret.to_bytes(32)
+    raise FedfewError("E423", f"site {site}", "its shares do not fit together")
+
+
+@lru_cache(64)
+def _weights(holders: tuple[int, ...]) -> dict[int, int]:
+    return weights(holders)

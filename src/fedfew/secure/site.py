@@ -6,7 +6,8 @@
     4  agree    a signature under the list of sites whose masked values have arrived
     5  reveal   for each site of that list its share of b, for each other one its share of the mask key; never both
 
-Each step answers once; ``client.py`` stores the answer and repeats it when the same message comes again. A site goes on
+Each step answers once; ``client.py`` keeps what it was asked and its answer, which it repeats when the same message
+comes again. A site goes on
 only while at least ``threshold`` of the sites named in the sum's terms take part. It signs one list, and reveals
 nothing before ``threshold`` sites have signed the same one. Two lists, or two different views of who takes part, would
 need two sets of ``threshold`` sites without an honest one in common: with 2 · threshold > sites + dishonest sites there
@@ -16,7 +17,7 @@ are none. What is sealed has a key of its own (new keys, direction and terms go 
 import hashlib
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -64,19 +65,20 @@ class Secrets:
     signed: tuple[int, ...] = ()
     """The one list that the site has signed."""
 
+    @staticmethod
+    def new(site: int, context: bytes, threshold: int, sites: Collection[int]) -> "Secrets":
+        seal, mask, seed = (secrets.token_bytes(32) for _ in range(3))
+        return Secrets(site, context, threshold, tuple(sorted(sites)), seal, mask, seed)
 
-def start(
-    site: int, context: bytes, threshold: int, sites: Collection[int], identity: Identity
-) -> tuple[Secrets, Advert]:
+
+def advertise(own: Secrets, identity: Identity) -> Advert:
     """Step 1: new keys."""
-    seal, mask, seed = (secrets.token_bytes(32) for _ in range(3))
-    own = Secrets(site, context, threshold, tuple(sorted(sites)), seal, mask, seed)
     _enough(own, own.sites)
     keys = public_key(own.seal), public_key(own.mask), committed(own.seed)
-    return own, Advert(*keys, identity.sign(site, _advertised(context, site, *keys)))
+    return Advert(*keys, identity.sign(own.site, _advertised(own.context, own.site, *keys)))
 
 
-def share(own: Secrets, adverts: Mapping[int, Advert], identity: Identity) -> tuple[Secrets, dict[int, bytes]]:
+def share(own: Secrets, adverts: Mapping[int, Advert], identity: Identity) -> dict[int, bytes]:
     """Step 2: a sealed envelope for every site, this one too, with its shares of the mask key and of the seed."""
     _once(own.adverts)
     _enough(own, adverts)
@@ -97,10 +99,10 @@ def share(own: Secrets, adverts: Mapping[int, Advert], identity: Identity) -> tu
         content = masks[site].to_bytes(SHARE) + seeds[site].to_bytes(SHARE)
         cipher = _cipher(own, adverts[site].seal, own.site, site)
         envelopes[site] = cipher.encrypt(bytes(12), content, own.context)
-    return replace(own, adverts=dict(adverts)), envelopes
+    return envelopes
 
 
-def masked(own: Secrets, envelopes: Mapping[int, bytes], values: Words) -> tuple[Secrets, Words]:
+def masked(own: Secrets, envelopes: Mapping[int, bytes], values: Words) -> Words:
     """Step 3: the values under masks that cancel in the sum; the envelopes' senders take part."""
     check_senders(own, envelopes)
     total = values + key_stream(own.seed, len(values))
@@ -108,7 +110,7 @@ def masked(own: Secrets, envelopes: Mapping[int, bytes], values: Words) -> tuple
         if site != own.site:
             mask = pair_mask(own.mask, own.adverts[site].mask, own.context, len(values))
             total = total + mask if site > own.site else total - mask
-    return replace(own, envelopes=dict(envelopes)), total
+    return total
 
 
 def check_senders(own: Secrets, envelopes: Collection[int]) -> None:
@@ -119,14 +121,13 @@ def check_senders(own: Secrets, envelopes: Collection[int]) -> None:
         raise refusal("an envelope comes from a site without keys")
 
 
-def agree(own: Secrets, arrived: Collection[int], identity: Identity) -> tuple[Secrets, bytes]:
+def agree(own: Secrets, arrived: Collection[int], identity: Identity) -> bytes:
     """Step 4: sign the list of sites whose masked values have arrived; one list only."""
     _once(own.signed)
     _enough(own, arrived)
     if not set(arrived) <= own.envelopes.keys():
         raise refusal("a site is said to have arrived that has not taken part")
-    signed = tuple(sorted(arrived))
-    return replace(own, signed=signed), identity.sign(own.site, listed(own.context, signed))
+    return identity.sign(own.site, listed(own.context, arrived))
 
 
 def reveal(own: Secrets, signatures: Mapping[int, bytes], identity: Identity) -> dict[int, bytes]:

@@ -8,7 +8,7 @@ So are the weights: a server that gave all but one site a weight of zero would s
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import ceil
 
@@ -105,8 +105,3 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> bytes:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.numpy().data)
     return digest.digest()
-
-
-def one_payload(payloads: Sequence[Payload]) -> bool:
-    """Whether all sites get the same."""
-    return len({fingerprint(payload) for payload in payloads}) == 1

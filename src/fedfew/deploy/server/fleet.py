@@ -28,7 +28,7 @@ from fedfew.deploy.site.files import TrialMemory
 from fedfew.runtime.site import Sites
 
 if TYPE_CHECKING:  # where a run has secure sums
-    from fedfew.secure.identity import NetworkIdentity
+    from fedfew.secure.identity import Identity
 
 NO_LIMIT = 3600.0
 """Longest duration of a round in seconds if fleet.timeout is 0: a network needs a limit."""
@@ -94,7 +94,7 @@ class GridFleet(Fleet):
         self._traffic = {"down": 0, "up": 0, "messages": 0}
 
     @property
-    def identity(self) -> "NetworkIdentity | None":
+    def identity(self) -> "Identity | None":
         """Who the sites are to each other, in secure sums."""
         return self._members.identity
 

@@ -13,7 +13,7 @@ from fedfew.deploy.messages.post import Post
 from fedfew.deploy.messages.records import from_content, to_content
 
 if TYPE_CHECKING:  # where a run has secure sums
-    from fedfew.secure.identity import NetworkIdentity
+    from fedfew.secure.identity import Identity
 
 _HELLO = 120.0
 _AGAIN = 20.0
@@ -29,7 +29,7 @@ class Membership:
     clients: int
     keys: Mapping[str, int] = field(default_factory=dict)
     """Public key → number of the site. Without keys a node is asked for its number."""
-    identity: "NetworkIdentity | None" = None
+    identity: "Identity | None" = None
     """The keys that the network's authority has signed, for sites in secure sums."""
 
     @property

@@ -30,7 +30,7 @@ from fedfew.runs.session import Session, reopen
 from fedfew.runtime.gate import reply_limit
 
 if TYPE_CHECKING:  # where a run has secure sums
-    from fedfew.secure.identity import NetworkIdentity
+    from fedfew.secure.identity import Identity
 
 _log = logging.getLogger("flwr")  # among Flower's own lines, in the log of its executor
 
@@ -84,7 +84,7 @@ def advance(
         _log.info("round %d of %d%s", record["round"], session.rounds, accuracy)
 
 
-def identity_of(config: Config, plan: ServerPlan) -> "NetworkIdentity | None":
+def identity_of(config: Config, plan: ServerPlan) -> "Identity | None":
     """The sites' signed keys, for a run with secure sums."""
     if config.privacy.sums != "secure" or not config.entry.asks_clients:
         return None
@@ -120,10 +120,14 @@ def grid_fleet(
     )
 
 
-def run_description(parts: Parts, run: str, identity: "NetworkIdentity | None" = None) -> dict[str, Any]:
+def run_description(parts: Parts, run: str, identity: "Identity | None" = None) -> dict[str, Any]:
     """Fields of every message besides its payload: the run, and all that a site needs to build its part."""
     federation = parts.federation
-    members = {"members": identity.fingerprints} if identity else {}
+    members = {}
+    if identity:
+        from fedfew.deploy.roster import fingerprints  # noqa: PLC0415 - where a run has secure sums
+
+        members["members"] = fingerprints(identity.members)
     document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
     return {
         "run": run,
