@@ -19,7 +19,7 @@ from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
 from fedfew.data.dataset import Dataset
 from fedfew.data.federation import Split, federate
 from fedfew.data.samples import Vectors
-from fedfew.methods.fedmoments.method import FEDMOMENTS, NOISY, FedMoments
+from fedfew.methods.fedmoments.method import FEDMOMENTS, NARROW, NOISY, FedMoments
 from fedfew.models.layers import Head
 from fedfew.runtime.rounds import count, server_turn
 from fedfew.runtime.wire import Wire
@@ -89,7 +89,7 @@ def cell(file: dict[str, np.ndarray], sites: int, mu: float, labels: int, seed: 
     alone, state = trained(plain, parts, site)
     found = [accuracy(site, alone, dealt.test), accuracy(site, state, dealt.test)]
     for budget in EPSILONS:
-        noisy = replace(plain, **NOISY, image_noise=noise_for(budget, NOISY["most_steps"] + 1))
+        noisy = replace(plain, **NOISY | NARROW, image_noise=noise_for(budget, NOISY["most_steps"] + 1))
         found.append(accuracy(site, trained(noisy, parts, site)[1], dealt.test))
     return found
 

@@ -398,8 +398,11 @@ def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
         yield FedfewError("E113", "method.name", problem, 'Set model.name = "efficientnet-lite0", model.train = "head"')
 
 
-NOISY: dict[str, Any] = {"directions": 128, "folds": 2, "fold_directions": 64, "most_steps": 3}
-"""Other defaults where noise hides single images."""
+NOISY: dict[str, Any] = {"folds": 2, "most_steps": 3}
+"""Other defaults where noise hides single images,"""
+NARROW: dict[str, Any] = {"directions": 128, "fold_directions": 64}
+"""and where there is much of it: at each site, or from this z on for a sum."""
+MUCH = 4.0
 
 
 def settle(method: FedMoments, scenario: Scenario) -> dict[str, Any]:
@@ -414,7 +417,8 @@ def settle(method: FedMoments, scenario: Scenario) -> dict[str, Any]:
         known["method.scanners"] = False
     if scenario.image_noise:
         unset = {field.name: field.default for field in fields(FedMoments)}
-        known |= {f"method.{name}": value for name, value in NOISY.items() if getattr(method, name) == unset[name]}
+        noisy = NOISY if scenario.secure_sums and scenario.image_noise < MUCH else NOISY | NARROW
+        known |= {f"method.{name}": value for name, value in noisy.items() if getattr(method, name) == unset[name]}
         known["method.image_noise"] = scenario.image_noise
     return known
 
