@@ -41,6 +41,19 @@ def test_the_dossier_tells_what_the_files_tell(tmp_path: Path, monkeypatch: pyte
     assert dossier.write_pdf(tmp_path / "other.html") is None
 
 
+def test_the_dossier_explains_secure_sums_and_warns_of_an_authority_at_the_server(tmp_path: Path) -> None:
+    plan = make_network(tmp_path / "clinic", ["a", "b", "c"])
+    secure = {"rounds": 1, "method.name": "fedavg", "participation": 1.0, "privacy.sums": "secure"}
+    Experiment.load("quick", TINY | secure).run(plan.folder / "runs" / "0001-x")
+    command("dossier", tmp_path / "clinic")
+    text = (tmp_path / "clinic" / "dossier.html").read_text()
+    assert "fewer than 2t − n sites" in text and "sums over all sites of a round" in text
+    assert "which could make up sites of a secure sum" in text
+    (plan.folder / "ca.key").unlink()
+    command("dossier", tmp_path / "clinic")
+    assert "could make up sites of" not in (tmp_path / "clinic" / "dossier.html").read_text()
+
+
 def test_a_ledger_has_a_page(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.sent({"run": "f00d", "round": 0}, {"code": "E420"}, encode('{"code": "E420"}', {}))

@@ -55,6 +55,7 @@ def write_dossier(plan: ServerPlan, sites: Sequence[Path], purpose: str, out: Pa
         audit=told[-40:], audited=len(told), sizes=_sizes(plan.folder), packages=packages(),
         forgotten=[event for event in told if event["event"] == "forgotten"],
         risks=risks(plan, runs, facts, ends), secure=any(run["secure"] for run in runs),
+        has_authority_key=(plan.folder / "ca.key").exists(),
     )  # fmt: skip
     write_atomically(out, text.encode())
     return out
@@ -132,6 +133,10 @@ def risks(
             found.append(f"Run {title}: with the sites' images the model is worse than without.")
         if one["verdict"] is None:
             found.append(f"Run {title}: not compared with training on the labels alone.")
+    if any(one["secure"] for one in runs) and (plan.folder / "ca.key").exists():
+        found.append(
+            "The authority's key is on the server, which could make up sites of a secure sum: keep it elsewhere."
+        )
     found += [f"Site {one.name}: its ledger is not whole: {one.fault}." for one in sites if one.fault]
     unknown = [name for name in plan.members if name not in {one.name for one in sites}]
     if unknown:
