@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runtime.processes import gone
-from tests.runtime.tiny_run import tiny
+from tests.runtime.tiny_run import gone, tiny
 
 from fedfew.config.parts import Parts, local_fleet
 from fedfew.core.streams import numpy_stream

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.data.mutations import mutants
+from tests.data.image_zoo import mutants
 
 from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import decode

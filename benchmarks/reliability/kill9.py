@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interface.fedfew_command import LASTING, committed, launch, result, write_config
-from tests.runtime.processes import alive, children, eventually, gone
-from tests.runtime.tiny_run import model_hash, records
+from tests.runtime.tiny_run import alive, children, eventually, gone, model_hash, records
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import open_sealed

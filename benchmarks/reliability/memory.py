@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.processes import alive, eventually
-from tests.runtime.tiny_run import tiny
+from tests.runtime.tiny_run import alive, eventually, tiny
 
 from fedfew.config.parts import Parts, local_fleet
 from fedfew.core.types import Fleet

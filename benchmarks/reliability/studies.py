@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interface.fedfew_command import launch, result, write_config
-from tests.runtime.processes import alive, children, eventually, gone
-from tests.runtime.tiny_run import TINY, model_hash
+from tests.runtime.tiny_run import TINY, alive, children, eventually, gone, model_hash
 
 ROUNDS = 6
 PROGRAMS = {"sweep": "fedfew", "paper": "paper"}

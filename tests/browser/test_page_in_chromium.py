@@ -1,4 +1,4 @@
-"""The live page and the report in a real browser: a run advancing, a comparison, a phone."""
+"""The live page, the report and the documentation in a real browser."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.browser.devtools import Tab, browser, chromium
+from tests.docs.blocks import build_site
 from tests.interface.small_runs import SMALL, record, serving, small_run, written_run
 
 import fedfew
@@ -233,3 +234,31 @@ def test_a_page_that_lists_a_nasty_name_runs_nothing(tab: Tab, tmp_path: Path) -
             assert tab.run("document.title") != "caught"
             assert tab.run("document.querySelectorAll('main img').length") == 0
             assert_clean(tab, server)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("zensical", reason="the group docs is not installed")
+    return build_site(tmp_path_factory.mktemp("docs"))
+
+
+def test_the_search_works_without_a_server(tab: Tab, site: Path) -> None:
+    tab.open(f"file://{site}/index.html", 1400)
+    tab.run("document.querySelector('.md-search__button').click()")
+    tab.wait("document.activeElement.shadowRoot?.querySelector('input')")
+    tab.send("Input.insertText", text="label shift")
+    tab.wait("document.activeElement.shadowRoot.querySelectorAll('[role=option]').length > 2")
+    assert tab.complaints() == []
+    assert [url for url in tab.requests() if not url.startswith(("file://", "data:", "blob:", "about:"))] == []
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_methods_are_readable(tab: Tab, site: Path, width: int) -> None:
+    tab.open(f"file://{site}/understand/methods.html", width)
+    assert tab.run("document.querySelectorAll('.eq').length") > 30
+    assert tab.run("document.querySelectorAll('.eq sub').length") > 50
+    assert tab.run("document.querySelectorAll('.md-content pre code').length") < 10  # no equation is left as code
+    assert tab.run("document.documentElement.scrollWidth") <= width  # wide tables scroll in their own frame
+    if width == 1400:
+        cells = "[...document.querySelectorAll('.md-content td')]"
+        assert tab.run(f"{cells}.filter(c => c.offsetWidth < 116 && c.innerText.length > 60).length") == 0

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from tests.data.image_zoo import READ, REMARKED, SIDE, SKIPPED, good, grey16, picture, saved, turned, zoo
-from tests.data.mutations import mutants
+from tests.data.image_zoo import READ, REMARKED, SIDE, SKIPPED, good, grey16, mutants, picture, saved, turned, zoo
 
 from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import FILE_CAP, decode, probe, read_file

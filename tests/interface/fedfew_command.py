@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.processes import children, eventually
-from tests.runtime.tiny_run import TINY
+from tests.runtime.tiny_run import TINY, children, eventually
 
 from fedfew.config.files import dumps
 from fedfew.interface.cli import main

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from tests.data.digit_folders import write_digits
-from tests.data.image_zoo import SKIPPED, saved, webp_claiming, zoo
-from tests.data.mutations import mutants
+from tests.data.image_zoo import SKIPPED, mutants, saved, webp_claiming, zoo
 
 LIMIT_MB = 512
 COMMAND = """

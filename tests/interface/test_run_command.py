@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from tests.interface.fedfew_command import LASTING, Capture, committed, fedfew, launch, under_way, write_config
-from tests.runtime.processes import gone
-from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
+from tests.runtime.tiny_run import TINY, gone, model_hash, records, tiny_run
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.schema import load

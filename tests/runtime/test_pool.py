@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runtime.processes import eventually, gone, open_files
 from tests.runtime.test_gate import peak
-from tests.runtime.tiny_run import model_hash, tiny, tiny_parts
+from tests.runtime.tiny_run import eventually, gone, model_hash, open_files, tiny, tiny_parts
 from torch import Tensor
 
 from fedfew.config.parts import Parts, local_fleet

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.processes import children, gone
-from tests.runtime.tiny_run import TINY, model_hash, tiny
+from tests.runtime.tiny_run import TINY, children, gone, model_hash, tiny
 
 from fedfew.config.parts import cores
 from fedfew.core.errors import FedfewError
