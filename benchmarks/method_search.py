@@ -65,13 +65,14 @@ def search_recipe(key: str, trials: int, folder: Path) -> Iterator[tuple[Overrid
 
     from fedfew.config.files import flat
     from fedfew.interface.console import err
-    from fedfew.studies.search import search
+    from fedfew.studies.search import Search, search
 
     base = config_of(TASKS[key], SERVER_ONLY, SEED, "").document
     # the start depends on the searched settings, so a warm-up of that length replaces it
     base["method"]["warmup"] = TASKS[key].start_epochs + base["server"]["epochs"]
     runs_folder = folder / f"{key}-{SERVER_ONLY}"
-    for event in search(base, {}, dict(RECIPE), trials, runs_folder, err.print, command="benchmarks.method_search"):
+    plan = Search(base, {}, dict(RECIPE), trials, runs_folder)
+    for event in search(plan, err.print, command="benchmarks.method_search"):
         if event.kind in ("finished", "skipped"):
             yield {name: flat(event.cell.config.document)[name] for name in RECIPE}, event.path
 

@@ -134,7 +134,7 @@ def test_a_head_is_trained_with_steps_that_suit_it() -> None:
 
 def test_a_preset_adapts_to_own_folders(tmp_path: Path) -> None:
     config = load("few-labels", {"dataset.name": "folder", "dataset.path": str(tmp_path)})
-    assert config.own_sites
+    assert config.own_sites and (config.dataset.unlabeled, config.labels) == (0, 1000)
 
 
 def test_the_split_follows_the_seed_unless_it_has_its_own() -> None:

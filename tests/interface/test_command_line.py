@@ -24,6 +24,7 @@ from tests.interface.small_runs import record, written_run
 from fedfew import __version__
 from fedfew.core.errors import CODES
 from fedfew.interface.cli import app
+from fedfew.interface.cli.declare import SETTING
 from fedfew.interface.commands import doctor
 
 
@@ -54,7 +55,9 @@ def test_a_command_is_declared_as_its_function_is_called(words: tuple[str, ...])
     assert isinstance(command.callback, partial)
     module, _, function = command.callback.args[0].partition(":")
     real = getattr(import_module(f"fedfew.interface.commands.{module}"), function)
-    assert set(inspect.signature(real).parameters) == {parameter.name for parameter in command.params}
+    assert set(inspect.signature(real).parameters) == {
+        p.name for p in command.params if not str(p.name).startswith(SETTING)
+    }
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)

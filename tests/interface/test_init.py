@@ -45,7 +45,7 @@ def test_the_config_suits_grey_digits(tmp_path: Path, capsys: Capture) -> None:
     config = load(path)
     assert (config.dataset.source.settings["size"], config.dataset.source.settings["channels"]) == (28, 1)
     assert config.dataset.source.settings["path"] == str(root)
-    assert config.dataset.validation == 20
+    assert config.dataset.validation == 0
     assert config.participation == 1.0
     assert (config.client.batch, config.server.sgd.batch) == (16, 8)
     assert config.server.sgd.epochs == 25  # 60 labels in batches of 8: 8 steps an epoch, about 200 a round

@@ -35,7 +35,7 @@ def test_from_a_folder_of_pngs_to_an_exported_model(folder: Path, tmp_path: Path
     said = fedfew(capsys, "run", config, *SHORT, "--set", 'fleet.kind="inline"', "--out", tmp_path / "run", "--json")
     assert said.status == 0, said.err
     written = tomllib.loads((tmp_path / "run" / "run.toml").read_text())
-    assert (written["clients"], written["labels"], written["dataset"]["validation"]) == (4, 100, 25)
+    assert (written["clients"], written["labels"], written["dataset"]["validation"]) == (4, 100, 0)
     assert written["partition"] == {"kind": "sites"}
     assert written["dataset"]["path"] == str(folder)
     records = Run.open(tmp_path / "run").rounds

@@ -139,19 +139,19 @@ def test_bounds_come_from_the_same_scenario_and_seed_only(tmp_path: Path) -> Non
     assert lower.accuracy() == pytest.approx(0.6) and lower.same_seed and lower.unfinished
 
 
-def test_a_folders_report_has_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
+def test_a_folders_report_has_mean_and_interval_over_seeds(tmp_path: Path) -> None:
     reached = {0: 0.41, 1: 0.44, 2: 0.5}
     for seed, value in reached.items():
         written_run(tmp_path / f"mix-{seed}", [record(1, accuracy=value)], seed=seed, dataset__seed=seed)
     written_run(tmp_path / "low", [record(1, accuracy=0.2)], method__name="server-only")
     text = page_of(write_report(tmp_path)).text
-    expected = f"{100 * mean(reached.values()):.1f} ± {100 * stdev(reached.values()):.1f} %"
-    assert expected in text  # best by validation, over three seeds
-    assert "No interval from fewer than two seeds: server-only" in text
+    half = 4.302653 * stdev(reached.values()) / 3**0.5  # Student's t with two degrees of freedom
+    assert text.count(f"{100 * mean(reached.values()):.1f} ± {100 * half:.1f}") == 2  # last, and best by validation
+    assert "Fewer than three seeds give no interval, only the values: server-only" in text
     (table,) = tables(read_all(tmp_path)[0])
     curve = next(figure for figure in table.figures if isinstance(figure, Lines)).series[0]
     assert list(curve.y) == pytest.approx([mean(reached.values())])
-    assert list(curve.spread) == pytest.approx([stdev(reached.values())])
+    assert list(curve.spread) == pytest.approx([half])
 
 
 def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: Capture) -> None:
@@ -170,7 +170,7 @@ def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: Captur
     )
     for shown_row, row in zip(table.rows, said["rows"], strict=True):
         half = row["accuracy"]["high"] - row["accuracy"]["mean"]
-        assert shown_row[1] == f"{100 * row['accuracy']['mean']:.1f} ± {100 * half:.1f}" and shown_row[3] == "3"
+        assert shown_row[1] == f"{100 * row['accuracy']['mean']:.1f} ± {100 * half:.1f}" and shown_row[4] == "3"
     assert table.rows[0][2].startswith(f"{100 * (0.1 + 0.11 + 0.12) / 3:+.1f} [")
     text = page_of(write_report(tmp_path)).text
     assert all(cell in text for row in table.rows for cell in row)

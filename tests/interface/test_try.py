@@ -39,7 +39,7 @@ def test_try_ends_with_a_sentence_from_a_pair_of_runs(digits: Path, tried: Path,
     assert "size: 28 pixels" in said.err and "method" in said.err  # the reasons
     base, own = Run.open(tried / "server-only"), Run.open(tried / "fedfew")
     figures = f"{100 * (own.accuracy() or 0):.1f} % against {100 * (base.accuracy() or 0):.1f} % with your labels alone"
-    assert figures in said.out and "on 30 test images" in said.out  # a quarter of 40 is for validation
+    assert figures in said.out and "on 40 test images" in said.out
     assert "label 60 more images (`fedfew label-next`)" in said.out or "points [" in said.out
     assert (tried / "fedfew.toml").is_file()
     assert own.document["method"]["warmup"] == base.document["method"]["warmup"] == 2
@@ -49,7 +49,7 @@ def test_evaluate_shows_the_same_accuracy_and_the_sites_by_name(tried: Path, dig
     found = fedfew(capsys, "evaluate", tried / "fedfew", "--json").json
     own = Run.open(tried / "fedfew")
     assert found["accuracy"] == pytest.approx(own.accuracy(), abs=1e-6)
-    assert sum(map(sum, found["confusion"])) == found["images"] == 30
+    assert sum(map(sum, found["confusion"])) == found["images"] == 40
     assert [row["site"] for row in found["sites"]] == [f"hospital-{k}" for k in range(4)]
     assert all(sum(row["mix"]) == pytest.approx(1, abs=1e-3) for row in found["sites"])
     shown = fedfew(capsys, "evaluate", tried / "fedfew").out

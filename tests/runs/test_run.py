@@ -149,3 +149,20 @@ def test_the_model_of_the_best_round_by_validation_is_kept_and_used(tmp_path: Pa
     (run.path / "model_best.safetensors").unlink()
     with pytest.raises(FedfewError, match="E310"):
         run.using("best").network()
+
+
+def test_what_every_client_reported_is_a_frame(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run", evaluate__by_client=True)
+    frame, last = run.clients, run.records[-1]
+    assert len(frame) == sum(len(r["cohort"]) for r in run.records)
+    for update in last["updates"]:
+        row = frame.loc[(last["round"], update["client"])]
+        assert row["norm"] == update["norm"] and row["steps"] == update["metrics"]["steps"]
+        assert row["weight"] == last["weights"][str(update["client"])]
+    kept = sum(u["metrics"]["kept"] or 0 for u in last["updates"])
+    assert kept == sum(last["pseudo_classes"])  # the counts by class are those of all clients together
+    # accuracy by client: its mean over images is that of all clients' images
+    held = [sum(row) for row in run.classes["clients"]]
+    known = [(a, n) for a, n in zip(run.evaluation["clients"], held, strict=True) if a is not None]
+    assert len(known) == sum(n > 0 for n in held) and all(round(a * n, 6) % 1 == 0 for a, n in known)
+    assert run.summary["worst_clients"] == sorted(a for a, _ in known)[0]  # a tenth of up to ten clients is one

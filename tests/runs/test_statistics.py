@@ -13,6 +13,7 @@ from fedfew.runs.statistics import (
     auroc,
     calibration,
     evaluate,
+    evenness,
     expected_calibration_error,
     read_predictions,
 )
@@ -83,3 +84,13 @@ def test_predictions_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     place.write_bytes(b"\x08\0\0\0\0\0\0\0{broken}")
     with pytest.raises(FedfewError, match="E309"):
         read_predictions(place)
+
+
+def test_how_even_clients_are_by_hand() -> None:
+    values = [0.5] * 9 + [0.9] * 10 + [0.1]  # the worst two of twenty: 0.1 and 0.5
+    pairs = sum(abs(a - b) for a in values for b in values)
+    even = evenness(values)
+    assert even["worst_clients"] == pytest.approx(0.3)
+    assert even["sd_clients"] == pytest.approx(np.std(values, ddof=1))
+    assert even["gini_clients"] == pytest.approx(pairs / (2 * len(values) * sum(values)))
+    assert evenness([0.0]) == {"worst_clients": 0.0, "sd_clients": 0.0, "gini_clients": 0.0}

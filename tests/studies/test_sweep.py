@@ -14,7 +14,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
 from fedfew.runs.run import Run
 from fedfew.studies.parallel import advance_parallel, check_jobs
-from fedfew.studies.search import best_validation, search, space_of
+from fedfew.studies.search import Search, best_validation, search, searches, space_of
 from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, cells_of, index, repeated, slug
 
 
@@ -205,7 +205,7 @@ def test_a_search_goes_by_validation_and_goes_on_where_it_was(tmp_path: Path) ->
     space = space_of(["method.threshold=0.2,0.3"], ["server.lr=0.01:0.1:log"])
 
     def trials(count: int) -> Any:
-        return search(TINY, {"rounds": 2}, space, count, tmp_path, unwanted)
+        return search(Search(TINY, {"rounds": 2}, space, count, tmp_path), unwanted)
 
     under_way = trials(2)
     first = next(under_way)
@@ -229,18 +229,37 @@ def test_a_search_goes_by_validation_and_goes_on_where_it_was(tmp_path: Path) ->
 
 def test_a_search_over_other_values_needs_another_folder(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
-    list(search(TINY, {"rounds": 1}, space_of(["method.threshold=0.2,0.3"], []), 1, tmp_path, unwanted))
+    list(search(Search(TINY, {"rounds": 1}, space_of(["method.threshold=0.2,0.3"], []), 1, tmp_path), unwanted))
     with pytest.raises(FedfewError, match=r"E113.*other values"):
-        list(search(TINY, {"rounds": 1}, space_of(["method.threshold=0.4,0.5"], []), 2, tmp_path, unwanted))
+        list(search(Search(TINY, {"rounds": 1}, space_of(["method.threshold=0.4,0.5"], []), 2, tmp_path), unwanted))
+
+
+def test_every_method_has_the_same_budget_and_winners_run_on_other_seeds(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    space = space_of(["method.name=fedmix,fedavg,server-only", "client.lr=0.01,0.05"], ["method.threshold=0.1:0.3"])
+    plans = searches(TINY, {"rounds": 1}, space, 2, tmp_path)
+    assert [list(plan.keys) for plan in plans] == [["client.lr", "method.threshold"], ["client.lr"], []]
+    ended = [len([e for e in search(plan, unwanted) if e.kind in ("finished", "skipped")]) for plan in plans]
+    assert ended == [2, 2, 0]
+    cells = [cell for plan in plans for cell in plan.winner(2)]
+    assert [(cell.config.method_name, cell.config.seed) for cell in cells] == [
+        (name, seed) for name in ("fedmix", "fedavg", "server-only") for seed in (2, 3)
+    ]  # TINY, and so the search, has seed 1
+    trials = [Run.open(path) for path in (tmp_path / "fedavg").iterdir() if path.is_dir()]
+    best = max(trials, key=lambda run: best_validation(run.path))
+    assert cells[2].config.client.lr == best.config.client.lr
+    list(advance(cells[2:3], tmp_path / "winners", unwanted))
+    (winner,) = (Run.open(path) for path in (tmp_path / "winners").iterdir())
+    assert winner.tuned == "best of 2 trials by validation accuracy (client.lr)"
 
 
 def test_a_search_needs_validation_images(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     with pytest.raises(FedfewError, match="E113"):
-        list(search(TINY, {"dataset.validation": 0}, {"seed": [0, 1]}, 1, tmp_path, unwanted))
+        list(search(Search(TINY, {"dataset.validation": 0}, {"seed": [0, 1]}, 1, tmp_path), unwanted))
 
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(FedfewError, match=r"E112.*\.\[sweep\]"):
-        list(search(TINY, {}, {"seed": [0]}, 1, tmp_path, unwanted))
+        list(search(Search(TINY, {}, {"seed": [0]}, 1, tmp_path), unwanted))

@@ -45,7 +45,7 @@ def from_arrays(
     text, file = "text" in content, folder / ("rows.npz" if tables[0] is None else "rows.csv")
     with new_folder(folder) as made:
         _save(made / file.name, content)
-    dataset = {"name": "text" if text else "vectors", "path": str(file), "validation": len(y[1]) // 4 if test else 0}
+    dataset = {"name": "text" if text else "vectors", "path": str(file), "validation": 0}
     named = {"dataset": dataset, "model": {"name": "sentence" if text else "linear"}, "method": {"name": "fedmoments"}}
     return {"rounds": 20, "participation": 1.0} | named
 

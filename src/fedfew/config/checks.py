@@ -54,6 +54,9 @@ def _own(config: Config) -> Iterator[FedfewError]:
 def _validation(config: Config) -> Iterator[FedfewError]:
     if config.dataset.validation or config.own_sites:
         return
+    if config.evaluate.stop in ("validation", "loss"):
+        why = f"evaluate.stop = {config.evaluate.stop!r} needs validation images, but dataset.validation is 0"
+        yield FedfewError("E113", "evaluate.stop", why, "Set dataset.validation")
     for section, sgd in (("server", config.server.sgd), ("client", config.client)):
         if sgd.schedule == "plateau":
             why = "a plateau is detected on validation images, but dataset.validation is 0"

@@ -117,10 +117,8 @@ def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | N
         "why_size": f"the images' shorter side is {int(side)} pixels in the median",
         "channels": 3 if color else 1,
         "why_channels": "the images have color" if color else "the images are grey",
-        "validation": count["test"] // 4,
-        "why_validation": "images of test/ held out to choose the best round by"
-        if count["test"] >= 4
-        else "too few test images for any",
+        "validation": 0,
+        "why_validation": "images of test/ held out; nothing here needs any, evaluate.stop and predict --calibrate do",
         "seen": seen,
         "why_seen": why_seen,
         **_training(size, survey),

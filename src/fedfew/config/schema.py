@@ -31,10 +31,12 @@ from fedfew.config.tables import (
     absolute_paths,
     adapted,
     apply_overrides,
+    brings_sites,
     for_head,
     named_on_hub,
     read,
     with_data_seed,
+    with_validation,
 )
 from fedfew.config.tree import (
     AUTO,
@@ -51,7 +53,6 @@ from fedfew.config.tree import (
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import OwnView
 from fedfew.core.settings import Setting, settings_of
-from fedfew.data import DATASETS
 
 T = TypeVar("T")
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -90,7 +91,7 @@ def check(table: Table, where: str = "config", allow_code: Collection[str] | Non
     """
     if allow_code is not None:
         refuse_code(table, allow_code, where)
-    read = _Reader(with_data_seed(for_head(table)), where)
+    read = _Reader(with_validation(with_data_seed(for_head(table))), where)
     read.bring_sites()
     general = read.part("", General)
     named = {section: read.named(section) for section in NAMED}
@@ -180,7 +181,7 @@ class _Reader:
     def bring_sites(self) -> None:
         """Name no partition for a dataset that declares in advance that it has its own sites."""
         name = self._section("dataset").get("name")
-        if isinstance(name, str) and getattr(DATASETS.get(name), "brings_sites", False):
+        if isinstance(name, str) and brings_sites(name):
             if self.table.get("partition", {"kind": SITES}) != {"kind": SITES}:
                 why = "partition.* has no effect for a dataset with its own sites"
                 self.faults.append(FedfewError("E113", self.where, why, "Remove the section [partition]"))

@@ -20,6 +20,8 @@ from fedfew.methods import METHODS
 Table = dict[str, Any]
 SERVER_RECIPE = ("warmup", "lambda_s")
 """Settings of methods that say how the server trains, which a comparison holds equal."""
+SPLIT = ("split", "test", "unlabeled", "open")
+"""Settings of a dataset that is dealt out to simulated clients."""
 FOLLOWING = ("population",)
 """Settings of methods that follow from the rest of the config."""
 HEAD: dict[str, Table] = {
@@ -110,7 +112,7 @@ def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
 
 def adapted(table: Table, overrides: Mapping[str, Any], keep_settings: bool = False) -> Table:
     """The table without what does not fit the method and the dataset that the overrides name."""
-    return without_partition(table if keep_settings else as_published(table, overrides), overrides)
+    return with_own_sites(table if keep_settings else as_published(table, overrides), overrides)
 
 
 def as_published(table: Table, overrides: Mapping[str, Any]) -> Table:
@@ -125,12 +127,14 @@ def as_published(table: Table, overrides: Mapping[str, Any]) -> Table:
     return table | {"method": kept | own, "aggregator": {"name": entry.aggregator if settings else AUTO}}
 
 
-def without_partition(table: Table, overrides: Mapping[str, Any]) -> Table:
-    """The table without its partition, if the overrides name a dataset with sites of its own."""
-    brought = getattr(DATASETS.get(str(overrides.get("dataset.name", ""))), "brings_sites", False)
-    if not brought or any(key.startswith("partition.") for key in overrides):
+def with_own_sites(table: Table, overrides: Mapping[str, Any]) -> Table:
+    """The table without its partition, split and number of labels, if the overrides name a dataset with own sites."""
+    if not brings_sites(overrides.get("dataset.name")) or any(key.startswith("partition.") for key in overrides):
         return table
-    return table | {"partition": {"kind": SITES}}
+    section = table.get("dataset", {})
+    kept = {k: v for k, v in section.items() if k not in SPLIT} if isinstance(section, dict) else section
+    rest = {key: value for key, value in table.items() if key != "labels"}
+    return rest | {"dataset": kept, "partition": {"kind": SITES}}
 
 
 def for_head(table: Table) -> Table:
@@ -164,6 +168,24 @@ def with_data_seed(table: Table) -> Table:
     if not isinstance(dataset, dict) or "seed" in dataset or not isinstance(seed, int) or seed < 0:
         return table
     return table | {"dataset": {**dataset, "seed": seed}}
+
+
+def with_validation(table: Table) -> Table:
+    """The table without validation images, which your own folders' test images would pay for, if nothing uses them."""
+    dataset = table.get("dataset", {})
+    if not isinstance(dataset, dict) or "validation" in dataset or not brings_sites(dataset.get("name")):
+        return table
+    uses: dict[str, tuple[str, tuple[Any, ...]]] = dict.fromkeys(("server", "client"), ("schedule", ("plateau",)))
+    uses |= {"evaluate": ("stop", ("validation", "loss")), "method": ("temperature", (0.0,))}
+    sections = ((table.get(name), use) for name, use in uses.items())
+    if any(isinstance(section, dict) and section.get(key) in values for section, (key, values) in sections):
+        return table
+    return table | {"dataset": {**dataset, "validation": 0}}
+
+
+def brings_sites(name: Any) -> bool:
+    """Whether a dataset has sites of its own."""
+    return bool(getattr(DATASETS.get(str(name or "")), "brings_sites", False))
 
 
 def deviations(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

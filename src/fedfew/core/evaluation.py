@@ -1,7 +1,7 @@
 """Evaluation: accuracy and loss of a model on labeled images, the same bits wherever it runs."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -36,6 +36,18 @@ class Evaluation:
         Doc("decay of a moving average of the global model over the rounds, evaluated and saved in its place; 0: none"),
     ] = 0.0
 
+    by_client: Annotated[
+        bool, Doc("in a simulation, at the end: the model's accuracy on each client's images, and how even it is")
+    ] = False
+    stop: Annotated[
+        Literal["never", "validation", "loss", "settled"],
+        Doc(
+            "end the run early: after `patience` rounds without a better accuracy or a lower loss on the validation"
+            " images, or once the method has settled; never by test images"
+        ),
+    ] = "never"
+    patience: Annotated[Count, Doc("rounds without an improvement after which stop ends the run")] = 20
+
     def due(self, round: int, rounds: int) -> bool:
         """Whether the model is evaluated after this round."""
         return round % self.every == 0 or round >= rounds
@@ -60,5 +72,5 @@ def score(
         alone = evaluate(network, test)[0]
     network.load(omega)
     accuracy, loss = evaluate(network, test) if len(test) else (float("nan"), float("nan"))
-    held_out = evaluate(network, validation)[0] if len(validation) else None
-    return Scores(accuracy, loss, held_out, alone)
+    held_out, lost = evaluate(network, validation) if len(validation) else (None, None)
+    return Scores(accuracy, loss, held_out, alone, lost)

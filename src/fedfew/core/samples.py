@@ -136,13 +136,16 @@ class LabeledSet:
 
     samples: Samples
     labels: Tensor
+    groups: Tensor | None = None
+    """The patient, or other group, of each sample (int64), where samples are not independent."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: Tensor) -> "LabeledSet":
         """The samples at these positions with their labels."""
-        return LabeledSet(self.samples.take(indices), self.labels[indices])
+        groups = None if self.groups is None else self.groups[indices]
+        return LabeledSet(self.samples.take(indices), self.labels[indices], groups)
 
     def join(self, other: "LabeledSet") -> "LabeledSet":
         """This set, then the other."""
@@ -150,7 +153,7 @@ class LabeledSet:
 
     def to(self, device: torch.device) -> "LabeledSet":
         """The samples on a device; labels are few bytes and stay."""
-        return LabeledSet(self.samples.to(device), self.labels)
+        return LabeledSet(self.samples.to(device), self.labels, self.groups)
 
 
 def blend(first: Tensor, second: Tensor, share: Tensor) -> Tensor:

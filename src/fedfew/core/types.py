@@ -323,6 +323,7 @@ class Scores:
     """Accuracy on the validation images, if there are any."""
     clients: float | None = None
     """Test accuracy of the clients' model before the server's turn, if it was scored."""
+    validation_loss: float | None = None
 
 
 Scoring = Callable[[], Scores]

@@ -73,7 +73,7 @@ class ClientsData:
         changes: dict[str, Any] = dict(sets)
         for name, samples in sets.items():
             if isinstance(part := getattr(self, name), LabeledSet):
-                changes[name] = LabeledSet(samples, part.labels)
+                changes[name] = replace(part, samples=samples)
         return replace(self, **changes)
 
     def fingerprint(self) -> str:

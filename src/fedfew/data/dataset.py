@@ -128,13 +128,17 @@ def dataset_of(
 
 
 def folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet, LabeledSet]:
-    """The labels without a fold, and the fold; the images of each class go to the folds in turn."""
+    """The labels without a fold, and the fold; the images of each class, or their groups, go to the folds in turn."""
     part, _, parts = fold.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) and int(parts) > 1):
         raise FedfewError("E103", "dataset.fold", f"{fold!r} is not a fold", 'Write it as "1/5", the first of five')
     if len(test):
         raise FedfewError("E113", "dataset.fold", "there are test images, so no fold is needed", "Leave it empty")
-    held = torch.from_numpy(ranks(train.labels.numpy()) % int(parts) == int(part) - 1)
+    order = ranks(train.labels.numpy())
+    if train.groups is not None:  # the groups of each class go to the folds in turn, by their first image
+        _, first, members = np.unique(train.groups.numpy(), return_index=True, return_inverse=True)
+        order = ranks(train.labels.numpy()[first])[members]
+    held = torch.from_numpy(order % int(parts) == int(part) - 1)
     counts = torch.bincount(train.labels)
     if not torch.equal(torch.bincount(train.labels[~held], minlength=len(counts)).bool(), counts.bool()):
         message = f"a class has too few labels for {parts} folds"

@@ -153,10 +153,10 @@ def _of_sites(dataset: Dataset, sites: SiteSamples, split: Split, labels: int) -
     truth, tested = dataset.train.labels.numpy(), dataset.test.labels.numpy()
     rest, left = np.arange(len(truth)), np.arange(len(tested))
     if split.validation_from == "server":
-        checked, rest = _draw(truth, rest, min(split.validation, len(rest) // 4), rng)
+        checked, rest = _held(dataset.train, min(split.validation, len(rest) // 4), rng)
         validation = _take(dataset.train, checked)
     else:
-        checked, left = _draw(tested, left, min(split.validation, len(left) // 4), rng)
+        checked, left = _held(dataset.test, min(split.validation, len(left) // 4), rng)
         validation = _take(dataset.test, checked)
     labeled = _draw(truth, rest, min(labels, len(rest)), rng, balanced=True)[0]
     if split.test:
@@ -172,6 +172,17 @@ def _of_sites(dataset: Dataset, sites: SiteSamples, split: Split, labels: int) -
         classes=dataset.classes,
         sites=sites.names,
     )
+
+
+def _held(part: LabeledSet, count: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+    """Samples to hold out, and the others: drawn by class, or in whole groups where there are some."""
+    everything = np.arange(len(part))
+    if part.groups is None:
+        return _draw(part.labels.numpy(), everything, count, rng)
+    names, members, sizes = np.unique(part.groups.numpy(), return_inverse=True, return_counts=True)
+    order = rng.permutation(len(names))
+    held = np.isin(members, order[sizes[order].cumsum() <= count])
+    return everything[held], everything[~held]
 
 
 def _check(dataset: Dataset) -> None:

@@ -35,7 +35,7 @@ class Line(reading.Shape):
     classes: reading.Classes
     rounds: list[RoundRecord]
     summary: reading.Summary
-    evaluation: reading.Evaluation | None
+    evaluation: reading.Measures | None
 
 
 def open_runs(sources: Iterable[str | Path]) -> list[Run]:

@@ -31,8 +31,8 @@ from fedfew.runs.folder import (
 )
 from fedfew.runs.journal import go_on
 from fedfew.runs.model_file import class_shares, is_whole, model_file, temperature
-from fedfew.runs.statistics import Judged, evaluate
-from fedfew.runs.summary import summarise
+from fedfew.runs.statistics import Judged, evaluate, evenness
+from fedfew.runs.summary import reason_to_stop, summarise
 from fedfew.training.label_shift import own_class_mix
 
 CHARTED_CLIENTS = 10_000
@@ -57,11 +57,21 @@ def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str
         parts.network.load(state.evaluated)
         probabilities = parts.network.probabilities(parts.federation.test.samples).contiguous()
         labels = parts.federation.test.labels.contiguous()
-        judged = Judged(labels.numpy(), probabilities.double().numpy())
+        groups = {} if (known := parts.federation.test.groups) is None else {"groups": known.contiguous()}
+        judged = Judged(labels.numpy(), probabilities.double().numpy(), groups["groups"].numpy() if groups else None)
         measures = evaluate(judged, parts.federation.classes) | {"sites": site_results(parts, state.evaluated)}
-        files |= {PREDICTIONS: save_tensors({"labels": labels, "probabilities": probabilities})}
+        measures |= by_client(parts, state.evaluated) if parts.config.evaluate.by_client else {}
+        files |= {PREDICTIONS: save_tensors({"labels": labels, "probabilities": probabilities} | groups)}
         files |= {EVALUATION: as_json(measures)}
     return files | {SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model), measures))}
+
+
+def has_ended(folder: RunFolder, parts: Parts, state: ServerState) -> bool:
+    """Whether no round is left: all are done, or the records say that the run ends early."""
+    config = parts.config
+    if state.round >= config.rounds or config.evaluate.stop == "never":
+        return state.round >= config.rounds
+    return bool(reason_to_stop(folder.records(), config.evaluate, config.rounds))
 
 
 def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> list[dict[str, Any]]:
@@ -88,6 +98,18 @@ def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> li
             result |= {"accuracy": float((probabilities.argmax(1) == truth).double().mean()) if known else None}
         results.append(result)
     return results
+
+
+def by_client(parts: Parts, vector: Vector) -> dict[str, Any]:
+    """The model's accuracy on each client's images, by the client's number, where a simulation knows their classes."""
+    federation = parts.federation
+    if not len(federation.samples) or bool((federation.truth < 0).any()):
+        return {}
+    parts.network.load(vector)
+    right = (parts.network.probabilities(federation.samples).argmax(1) == federation.truth).numpy()
+    shares = (federation.partition.of(k) for k in range(federation.partition.clients))
+    accuracies = [float(right[share].mean()) if len(share) else None for share in shares]
+    return {"clients": accuracies} | evenness([value for value in accuracies if value is not None])
 
 
 def as_json(content: dict[str, Any]) -> bytes:
@@ -167,7 +189,7 @@ def repair(folder: RunFolder, parts: Parts, checkpoint: Checkpoint, warn: Warn) 
         drop_temporaries(directory)
     go_on(folder, checkpoint.facts["rounds"], warn)
     files = static_files(parts, checkpoint.facts)
-    if checkpoint.state.round < parts.config.rounds:  # a run that goes back from its end is not finished
+    if not has_ended(folder, parts, checkpoint.state):  # a run that goes back from its end is not finished
         (folder / SUMMARY).unlink(missing_ok=True)
     else:
         final = final_files(folder, parts, checkpoint.state)

@@ -88,7 +88,7 @@ class Summary(Shape):
     privacy: dict[str, float | str | None] | None = None
 
 
-class Evaluation(Shape):
+class Measures(Shape):
     """evaluation.json; a run without test images has none."""
 
     images: Natural

@@ -31,7 +31,7 @@ from fedfew.runs.folder import (
     held_locks,
     is_held,
 )
-from fedfew.runs.summary import BY_EVALUATION, HEADLINE, best_round, scalars, totals
+from fedfew.runs.summary import BY_EVALUATION, HEADLINE, best_round, client_rows, scalars, totals
 from fedfew.runtime.record import RoundRecord, pace
 
 if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is needed
@@ -127,7 +127,7 @@ class Run:
         return self._settings.method.name
 
     @property
-    def clients(self) -> int:
+    def client_count(self) -> int:
         return self._settings.clients
 
     @property
@@ -229,7 +229,7 @@ class Run:
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """Confusion matrix, measures by class, calibration and sites after the last round; empty if unknown."""
-        return (reading.read_json(self.folder / EVALUATION, reading.Evaluation) or {}) if self.finished else {}
+        return (reading.read_json(self.folder / EVALUATION, reading.Measures) or {}) if self.finished else {}
 
     @cached_property
     def judged(self) -> "Judged | None":
@@ -366,6 +366,20 @@ class Run:
         rows = [scalars(record) for record in self.records]
         frame: DataFrame = pandas.DataFrame(rows, index=[record["round"] for record in self.records])
         return frame.rename_axis("round")
+
+    @property
+    def clients(self) -> "DataFrame":
+        """What is recorded of every client that was asked, as a pandas DataFrame: one row per round and client.
+
+        Columns: the aggregator's weight, the length of its step (norm) and its cosine with the server's, every number
+        that its training reports, and the code of what was wrong with its update.
+        """
+        from fedfew.core.extras import import_optional
+
+        pandas = import_optional("pandas", "pandas", "Run.clients")
+        rows = [{"round": r["round"]} | row for r in self.records for row in client_rows(r)]
+        frame: DataFrame = pandas.DataFrame(rows, columns=None if rows else ["round", "client"])
+        return frame.set_index(["round", "client"])
 
     def _repr_html_(self) -> str:
         """The run as shown in a notebook."""

@@ -26,6 +26,7 @@ from fedfew.runs.files import (
     as_json,
     compare_environment,
     final_files,
+    has_ended,
     refuse_foreign,
     refuse_misfit,
     repair,
@@ -75,6 +76,11 @@ class Session:
         return self.parts.config.rounds
 
     @property
+    def done(self) -> bool:
+        """Whether no round is left: all are done, or the run ends early."""
+        return has_ended(self.folder, self.parts, self.state)
+
+    @property
     def saved(self) -> str:
         """Where a resume would continue, according to the disk."""
         done, warmed = Checkpoints(self.folder.checkpoints).last_round(), Run(self.folder).warmup
@@ -89,9 +95,7 @@ class Session:
         ``fleet`` replaces the one that the config names.
         """
         config = self.parts.config
-        alone = (
-            fleet is not None or self.state.round >= self.rounds or (config.remote and not config.entry.asks_clients)
-        )
+        alone = fleet is not None or self.done or (config.remote and not config.entry.asks_clients)
         network = None if alone else network_of(config)
         if network is not None:
             yield from network.advance(self, report)
@@ -102,7 +106,7 @@ class Session:
             if store.last_round() != self.state.round:
                 raise FedfewError("E306", str(self.folder.path), "another process has continued it meanwhile")
             journal = go_on(self.folder, self.facts["rounds"])
-            if self.state.round < self.rounds:
+            if not self.done:
                 with contextlib.closing(fleet or local_fleet(self.parts)) as chosen:
                     chosen.remember(self.memory)
                     parts = self.parts
@@ -112,6 +116,8 @@ class Session:
                     ):  # fmt: skip
                         self._commit(store, journal, state, chosen.memory(), record)
                         yield record
+                        if self.done:
+                            break
                     chosen.end()
             for name, content in final_files(self.folder, self.parts, self.state).items():
                 if file_digest(self.folder / name) != digest(content):
@@ -161,13 +167,18 @@ def assemble(config: Config, report: Report | None = None) -> Parts:
     return network.assemble(config, report) if network else build.assemble(config, report=report)
 
 
-def start(config: Config, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
-    """Build everything first, so that an error leaves nothing behind; then move the complete folder to its place."""
+def start(
+    config: Config, out: str | Path | None = None, command: str = "", report: Report | None = None, *, tuned: str = ""
+) -> Session:
+    """Build everything first, so that an error leaves nothing behind; then move the complete folder to its place.
+
+    ``tuned`` says how the settings were searched for, if they were.
+    """
     path = new_folder(out, f"{config.dataset.name}-{config.method_name}".replace(":", "."))
     with one_thread():
         parts = assemble(config, report)
     state = parts.algorithm.start(first_weights(config.start, parts))
-    recorded = environment(command, parts.network.device)
+    recorded = environment(command, parts.network.device) | ({"tuned": tuned} if tuned else {})
     facts = {
         "document": parts.config.document,
         "start": digest(state.omega.numpy().tobytes()),

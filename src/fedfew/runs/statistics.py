@@ -73,6 +73,7 @@ def evaluate(judged: Judged, classes: Sequence[str]) -> dict[str, Any]:
         "images": len(judged.labels),
         "accuracy": own.mean,
         "interval": [own.low, own.high],
+        **({} if judged.groups is None else {"groups": len(np.unique(judged.groups))}),
         "balanced_accuracy": float(np.mean(recalls)) if recalls else None,
         "auroc": auroc(judged),
         "ece": expected_calibration_error(curve, len(judged.labels)),
@@ -80,6 +81,15 @@ def evaluate(judged: Judged, classes: Sequence[str]) -> dict[str, Any]:
         "confusion": confusion.tolist(),
         "calibration": curve,
     }
+
+
+def evenness(accuracies: Sequence[float]) -> dict[str, float]:
+    """How even a model's accuracy is among clients: mean of the worst tenth, standard deviation, Gini coefficient."""
+    values = np.sort(np.asarray(accuracies, float))
+    n, total = len(values), float(values.sum())
+    gini = float(((2 * np.arange(1, n + 1) - n - 1) * values).sum() / (n * total)) if total else 0.0
+    worst = float(values[: -(-n // 10)].mean())
+    return {"worst_clients": worst, "sd_clients": float(values.std(ddof=n > 1)), "gini_clients": gini}
 
 
 def confusion_matrix(judged: Judged, classes: int) -> NDArray[np.int64]:

@@ -4,16 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.record import RoundRecord, left_out
 
 if TYPE_CHECKING:
     from fedfew.config.tree import Config
+    from fedfew.core.evaluation import Evaluation
     from fedfew.transforms import Privacy
 
 HEADLINE = "last"
 """The accuracy that console, pages, comparisons and claims use: of the final model, after the last round."""
 MEASURES = (HEADLINE, "mean_last_10", "best_by_validation")
-BY_EVALUATION = ("balanced_accuracy", "auroc", "ece")
+BY_EVALUATION = ("balanced_accuracy", "auroc", "ece", "worst_clients")
 """Further measures by which finished runs can be compared."""
 SPELLED = {
     HEADLINE: "accuracy",
@@ -22,6 +23,7 @@ SPELLED = {
     "balanced_accuracy": "balanced accuracy",
     "auroc": "AUROC",
     "ece": "calibration error (ECE)",
+    "worst_clients": "accuracy on the worst tenth of the clients",
 }
 """Names of the measures for people."""
 PLAIN = (
@@ -48,6 +50,25 @@ def best_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
     return max(judged, key=lambda r: r["validation"] or 0.0) if judged else None
 
 
+def reason_to_stop(records: Sequence[RoundRecord], evaluation: "Evaluation", planned: int) -> str:
+    """Why a run ends before its last round, as [evaluate] asks; empty if it goes on. A function of its records alone.
+
+    Only after a round that was scored, so that the last round has an accuracy.
+    """
+    if not records or evaluation.stop == "never" or not evaluation.due(records[-1]["round"], planned):
+        return ""
+    if evaluation.stop == "settled":
+        return "the method has settled" if records[-1]["metrics"].get("settled") else ""
+    if evaluation.stop == "validation":
+        name, known = "validation accuracy", [(r["round"], r["validation"], 1) for r in records]
+    else:
+        name, known = "loss on validation images", [(r["round"], r.get("validation_loss"), -1) for r in records]
+    best = max(((sign * value, -round) for round, value, sign in known if value is not None), default=None)
+    if best is None or records[-1]["round"] + best[1] < evaluation.patience:
+        return ""
+    return f"no better {name} since round {-best[1]}"
+
+
 def scored(records: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
     """The rounds after which the model was scored (evaluate.every); all of them if none was."""
     return [r for r in records if r["accuracy"] is not None] or records
@@ -67,19 +88,34 @@ def scalars(record: RoundRecord) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
+def client_rows(record: RoundRecord) -> list[dict[str, Any]]:
+    """What a round's record says of each client that was asked."""
+    rows: dict[int, dict[str, Any]] = {k: {"client": k} for k in record["cohort"]}
+    for update in record["updates"]:
+        numbers = {key: value for key, value in update.items() if key != "metrics"}
+        rows.setdefault(update["client"], {}).update(numbers | update.get("metrics", {}))
+    for client, weight in record["weights"].items():
+        rows.setdefault(int(client), {"client": int(client)})["weight"] = weight
+    for fault in left_out(record):
+        rows.setdefault(fault["client"], {"client": fault["client"]})["fault"] = fault["code"]
+    return list(rows.values())
+
+
 def summarise(
     records: Sequence[RoundRecord], config: "Config", model_sha256: str, evaluation: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The content of summary.json; ``evaluation`` is empty if there are no test images."""
+    reason = reason_to_stop(records, config.evaluate, config.rounds) if len(records) < config.rounds else ""
     return {
         "method": config.method_name,
         "aggregator": config.aggregator.name,
         "dataset": config.dataset.name,
         "seed": config.seed,
         **totals(records),
-        **{name: evaluation.get(name) for name in BY_EVALUATION},
+        **{name: evaluation.get(name) for name in BY_EVALUATION if name in (*evaluation, *BY_EVALUATION[:3])},
         "privacy": privacy_of(records, config.privacy),
         "model_sha256": model_sha256,
+        **({"stopped": reason, "rounds_saved": config.rounds - len(records)} if reason else {}),
     }
 
 

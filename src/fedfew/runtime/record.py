@@ -13,7 +13,7 @@ from fedfew.core.text import plain
 if TYPE_CHECKING:  # records are read without torch
     from torch import Tensor
 
-    from fedfew.core.types import Missing, Outcome, Scores, ServerState
+    from fedfew.core.types import ClientUpdate, Missing, Outcome, Scores, ServerState
     from fedfew.runtime.exchange import Answers
 
 Natural = Annotated[int, Ge(0)]
@@ -40,6 +40,8 @@ class Direction(TypedDict):
     """The factor by which its change was shortened to what the cohort's lengths allow (gate.clip), if it was."""
     counted: NotRequired[Natural]
     """How many images were counted, if it claims far more than the others (gate.max_times)."""
+    metrics: NotRequired[dict[str, float | None]]
+    """What it reports of its training."""
 
 
 class RoundRecord(TypedDict):
@@ -52,6 +54,7 @@ class RoundRecord(TypedDict):
     """Of the clients' model before it."""
     loss: float | None
     validation: float | None
+    validation_loss: NotRequired[float | None]
     cohort: list[Natural]
     weights: dict[ClientName, float | None]
     metrics: dict[str, float | None]
@@ -101,7 +104,7 @@ def describe(
         server_step = state.omega - outcome.clients  # the server trains last
     server_norm = float(server_step.norm())
     single = [] if answers.summed else answers.updates
-    directions = (_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in single)
+    directions = (_direction(answers, u, server_step, server_norm) for u in single)
     record: RoundRecord = {
         "round": state.round,
         "accuracy": _short(scores.accuracy),
@@ -126,6 +129,8 @@ def describe(
         "updates": list(directions),
         "seconds": seconds,
     }
+    if scores.validation_loss is not None:
+        record["validation_loss"] = _short(scores.validation_loss)
     if outcome.failure:
         record["failure"] = plain(outcome.failure)
     return record
@@ -148,9 +153,12 @@ def _fault(missing: "Missing") -> Fault:
     return {"client": missing.client, "code": missing.code, "reason": missing.reason}
 
 
-def _direction(answers: "Answers", client: int, psi: "Tensor | None", step: "Tensor", length: float) -> Direction:
+def _direction(answers: "Answers", update: "ClientUpdate", step: "Tensor", length: float) -> Direction:
+    client, psi = update.client, update.reply.get("psi")
     sent = answers.payloads[client].get("omega")
     direction: Direction = {"client": client}
+    if told := {name: _short(value) for name, value in update.metrics.items() if not name.startswith("class/")}:
+        direction["metrics"] = told
     if client in answers.scaled:
         direction["scaled"] = _short(answers.scaled[client])
     if client in answers.counted:

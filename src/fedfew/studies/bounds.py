@@ -16,14 +16,14 @@ from fedfew.transforms import MEASURED
 METHOD, BASELINE, POOLED = "method.name", BOUNDS[0], BOUNDS[2]
 CLIENT_KEYS = (
     "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
-    "client_labels.", "compression.", "privacy.", "evaluate.every", "evaluate.clients",
+    "client_labels.", "compression.", "privacy.", "evaluate.every", "evaluate.clients", "evaluate.by_client",
 )  # fmt: skip
 """Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
 PASSES = ("participation", "client.epochs")
 """How often the clients' images are used; upper bounds depend on it too."""
-RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "engine.autocast")
-"""How the server trains, from where and in which precision, and which model is evaluated."""
+RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "evaluate.stop", "engine.autocast")
+"""How the server trains, from where and in which precision, and which model is evaluated when."""
 IMPLIED: dict[str, Any] = {"method.lambda_s": 1.0}
 """Values that hold for methods without the key."""
 WARMUP, POLICY, ORDER = "method.warmup", "norm.policy", "method.order"

@@ -238,6 +238,8 @@ def _notes(row: Row, group: Sequence[Scored], differ: Iterable[str], faults: Ite
     notes += [f"{row.label}: {fault}" for fault in faults]
     if row.unpublished:
         notes.append(f"* {row.label} is not as published: {row.unpublished}")
+    if early := [f"{e.run.done} of {e.run.planned}" for e in group if e.run.final.get("stopped")]:
+        notes.append(f"{row.label} ended early, after round {', '.join(early)}: {group[0].run.flat['evaluate.stop']}")
     if row.partial:
         reached = ", ".join(f"{e.run.done} of {e.run.planned}" for e in group if not e.run.finished)
         notes.append(f"{row.label} includes runs that are not finished, at round {reached}")

@@ -68,7 +68,7 @@ def _start(cell: Cell, path: Path, options: Mapping[str, Any]) -> Process:
         [sys.executable, "-P", "-m", "fedfew.studies.parallel"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     document = apply_overrides(cell.config.document, {"fleet.kind": "inline"})
-    job = {"name": cell.name, "document": document, "path": str(path), "options": options}
+    job = {"name": cell.name, "document": document, "path": str(path), "options": options, "tuned": cell.tuned}
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -105,7 +105,8 @@ def work() -> None:
     job = json.loads(sys.stdin.buffer.readline() or sys.exit(1))
     end_with_parent(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent closes stdin in its time
-    cell, path = Cell(job["name"], check(job["document"], allow_code=None)), Path(job["path"])
+    cell = Cell(job["name"], check(job["document"], allow_code=None), job["tuned"])
+    path = Path(job["path"])
 
     def warn(fault: FedfewError) -> None:
         _report(CellEvent(cell, "warned", path, fault=fault))

@@ -1,4 +1,7 @@
-"""A search with optuna over a sweep's keys: each trial is a cell, judged by its best validation accuracy, resumable."""
+"""A search with optuna over a sweep's keys: each trial is a cell, judged by its best validation accuracy, resumable.
+
+Every method has a study and as many trials of its own: one study over all would search most for what it likes best.
+"""
 
 import math
 import re
@@ -8,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config.schema import load
+from fedfew.config.tree import settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.storage import Warn
 from fedfew.runs.run import Run
+from fedfew.studies.bounds import BASELINE, CLIENT_KEYS, METHOD
 from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, paths, slug
 
 JOURNAL = "optuna.journal"
@@ -49,38 +54,81 @@ def space_of(grids: Sequence[str], ranges: Sequence[str]) -> Space:
     return space
 
 
-def search(
-    source: str | Path | dict[str, Any],
-    base: Mapping[str, Any],
-    keys: Space,
-    trials: int,
-    folder: Path,
-    warn: Warn,
-    *,
-    anyway: bool = False,
-    command: str = "",
-) -> Iterator[CellEvent]:
+@dataclass(frozen=True)
+class Search:
+    """What is searched for one method, and with how many trials."""
+
+    source: str | Path | dict[str, Any]
+    base: Mapping[str, Any]
+    keys: Space
+    trials: int
+    folder: Path
+
+    @property
+    def told(self) -> str:
+        """The effort, as tables show it."""
+        if not self.keys:
+            return "no searched setting affects it"
+        return f"best of {self.trials} trials by validation accuracy ({', '.join(self.keys)})"
+
+    def cell(self, drawn: Mapping[str, Any], **more: Any) -> Cell:
+        """The cell of a trial, or of its settings with other ones."""
+        own = {key: _short(drawn[key]) for key in self.keys if key in drawn} | more
+        named = {METHOD: self.base[METHOD]} if METHOD in self.base and more else {}
+        return Cell(slug(named | own), load(self.source, {**self.base, **own}), self.told if more else "")
+
+    def winner(self, seeds: int) -> list[Cell]:
+        """The settings with the best validation accuracy on ``seeds`` seeds other than the one that chose them."""
+        optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
+        best = _study(optuna, self.folder).best_params if self.keys else {}
+        first = load(self.source, self.base).seed + 1
+        return [self.cell(best, seed=seed) for seed in range(first, first + seeds)]
+
+
+def searches(
+    source: str | Path | dict[str, Any], base: Mapping[str, Any], keys: Space, trials: int, folder: Path
+) -> list[Search]:
+    """One search, or one for each method of ``--grid method.name=…``, over the settings that it has."""
+    if "seed" in keys:
+        raise FedfewError("E113", "--grid seed", "a search judges settings, not seeds", "Use --seeds for the winners")
+    methods = keys.get(METHOD, [])
+    if isinstance(methods, Range) or not methods:
+        return [Search(source, base, keys, trials, folder)]
+    rest = {key: values for key, values in keys.items() if key != METHOD}
+    made = []
+    for name in methods:
+        known = settings_for("method", str(name))
+        unused = CLIENT_KEYS if name == BASELINE else ()
+        own = {
+            key: values
+            for key, values in rest.items()
+            if not key.startswith(unused) and (not key.startswith("method.") or key.partition(".")[2] in known)
+        }
+        made.append(Search(source, {**base, METHOD: name}, own, trials, folder / str(name).replace(":", ".")))
+    return made
+
+
+def search(plan: Search, warn: Warn, *, anyway: bool = False, command: str = "") -> Iterator[CellEvent]:
     """Run trials until the folder's study has the requested number; those of an earlier start count."""
+    folder, trials = plan.folder, plan.trials
     optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
-    if not load(source, base).dataset.validation:
+    if not load(plan.source, plan.base).dataset.validation:
         why = "the search uses validation accuracy, and there are no validation images"
         raise FedfewError("E113", "dataset.validation", why)
+    if not plan.keys:
+        return
     study, states = _study(optuna, folder), optuna.trial.TrialState
-    space = {key: _distribution(optuna, values) for key, values in keys.items()}
-
-    def cell_of(drawn: Mapping[str, Any]) -> Cell:
-        own = {key: _short(drawn[key]) for key in space if key in drawn}
-        return Cell(slug(own), load(source, {**base, **own}))
+    space = {key: _distribution(optuna, values) for key, values in plan.keys.items()}
 
     def judged(trial: Any) -> Iterator[CellEvent]:
-        for event in advance([cell_of(trial.params)], folder, warn, anyway=anyway, command=command):
+        for event in advance([plan.cell(trial.params)], folder, warn, anyway=anyway, command=command):
             yield event
             if event.kind in ("failed", "busy"):
                 study.tell(trial.number, state=states.FAIL)
             elif event.kind in ("finished", "skipped"):
                 study.tell(trial.number, best_validation(event.path))
 
-    complete = [cell_of(trial.params) for trial in study.trials if trial.state == states.COMPLETE]
+    complete = [plan.cell(trial.params) for trial in study.trials if trial.state == states.COMPLETE]
     for cell, path in zip(complete, paths(complete, folder), strict=True):
         yield CellEvent(cell, "skipped", path)
     for trial in study.trials:  # trials that were running when the search was interrupted are resumed

@@ -31,6 +31,8 @@ class Cell:
 
     name: str
     config: Config
+    tuned: str = ""
+    """How its settings were searched for; recorded with the run and shown in tables."""
 
     @property
     def identity(self) -> str:
@@ -215,7 +217,7 @@ def run_cell(
     except FedfewError as fault:
         yield CellEvent(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
     else:
-        yield CellEvent(cell, "finished" if session.state.round >= session.rounds else "paused", path)
+        yield CellEvent(cell, "finished" if Run(session.folder).finished else "paused", path)
 
 
 def _session(cell: Cell, path: Path, warn: Warn, anyway: bool, command: str) -> Session:
@@ -223,4 +225,4 @@ def _session(cell: Cell, path: Path, warn: Warn, anyway: bool, command: str) -> 
         fleet = {f"fleet.{key}": value for key, value in vars(cell.config.fleet).items()}
         return reopen(path, warn, fleet, anyway=anyway, allow_code=own_code(cell.config.document).values())
     path.parent.mkdir(parents=True, exist_ok=True)
-    return start(cell.config, path, command)
+    return start(cell.config, path, command, tuned=cell.tuned)

@@ -101,12 +101,18 @@ def to_html(comparison: "Comparison") -> str:
 
 def to_markdown(comparison: "Comparison") -> str:
     """A table and the notes, to paste into a page."""
-    head, *rows = [[_markdown(cell) for cell in row] for row in texts(comparison)]
-    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    return "\n".join([*lines, "", *(f"- {_markdown(note)}" for note in comparison.notes)]) + "\n"
+    table = as_markdown([[escaped(cell) for cell in row] for row in texts(comparison)])
+    return "\n".join([table, *(f"- {escaped(note)}" for note in comparison.notes)]) + "\n"
 
 
-def _markdown(text: str) -> str:
+def as_markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, the first of them the header."""
+    lines = ["| " + " | ".join(row) + " |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    return "\n".join([*lines, ""])
+
+
+def escaped(text: str) -> str:
+    """Text for Markdown."""
     return re.sub(r"[|*_<]", r"\\\g<0>", text)
 
 

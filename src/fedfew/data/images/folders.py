@@ -24,7 +24,7 @@ from fedfew.data.images.cache import read_files
 PARTS = ("server", "clients", "test")
 LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/; or list classes in labels.csv"
 LABELS = "labels.csv"
-COLUMNS = "Give it a header line `image,label`; images are paths relative to its folder"
+COLUMNS = "Give it a header line `image,label` (or `image,label,group`); images are paths relative to its folder"
 CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX")
 """What file managers and archives leave in folders, together with macOS's ``._`` files: never images."""
 
@@ -36,6 +36,8 @@ class ImageFile:
     path: str
     part: str = ""
     group: str = ""
+    subject: str = ""
+    """The patient, or other group, that it shares with other images."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def _listed(root: Path, part: str, problems: list[Problem]) -> list[ImageFile]:
             message = "is listed twice" if path in labeled else "is not below the folder"
             raise FedfewError("E206", shown(table), f"line {number}: {shown(name)} {message}", COLUMNS)
         if (root / path).is_file():
-            labeled[path] = ImageFile(path, part, label)
+            labeled[path] = ImageFile(path, part, label, str(row.get("group") or "").strip())
         else:
             problems.append(Problem(shown(path), f"is in {LABELS}, but there is no such file"))
     unlisted = [path for path in walk(root, part, problems) if path not in labeled and Path(path).name != LABELS]

@@ -14,6 +14,7 @@ from fedfew.core.settings import Doc
 from fedfew.data.dataset import Dataset, SiteSamples, folded, shown
 from fedfew.data.images.decode import SIZE_CAP
 from fedfew.data.images.folders import LAYOUT, Folder, scan
+from fedfew.data.images.subjects import numbers, with_subjects
 from fedfew.data.samples import Images
 
 PathTo = Annotated[str, Doc("where the images are; relative to the config file")]
@@ -21,6 +22,13 @@ Size = Annotated[int, Ge(8), Le(SIZE_CAP), Doc("images are resized and cropped t
 Channels = Annotated[Literal[1, 3], Doc("1: grey, 3: color")]
 Flips = Annotated[bool, Doc("whether a mirrored image keeps its class (not so for letters or laterality)")]
 Fold = Annotated[str, Doc('cross-validation where there is no test/: "2/5" tests on the second fifth of server/')]
+Group = Annotated[
+    str,
+    Doc(
+        "pattern of file names, e.g. (\\w+)_, that tells which images share a patient or other group: these stay on one"
+        " side of a split, and intervals are over groups; empty: the column group of labels.csv, or DICOM's PatientID"
+    ),
+]
 Faults = Iterator[tuple[bool, FedfewError]]
 """Whether the fault stops a run, and the fault."""
 
@@ -33,18 +41,21 @@ def folder(
     flips: Flips = True,
     allow_overlap: Annotated[bool, Doc("whether images may be both in server/ and in test/")] = False,
     fold: Fold = "",
+    group: Group = "",
 ) -> Dataset:
     """Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
-    own = scan(path).read(size, channels)
+    own = with_subjects(scan(path), group).read(size, channels)
     if errors := check_folder(own, 1, allow_overlap=allow_overlap, sites=False)[0]:
         raise ConfigErrors(errors)
     classes, sites, rows = own.groups["server"], own.groups["clients"], own.rows("clients")  # rows go site by site
     number, sizes = {name: c for c, name in enumerate(classes)}, Counter(own.files[i].group for i in rows)
     offsets = np.cumsum([0, *(sizes[site] for site in sites)], dtype=np.int64)
+    known: dict[str, int] = {}
     train, test = (
         LabeledSet(
             Images(own.images[own.rows(part)], flips),
             torch.tensor([number[own.files[i].group] for i in own.rows(part)], dtype=torch.int64),
+            numbers([own.files[i] for i in own.rows(part)], known),
         )
         for part in ("server", "test")
     )
@@ -64,7 +75,8 @@ def check_folder(
 
     ``sites`` is False where the clients may be elsewhere.
     """
-    faults = [*_layout(own, sites), *_class_names(own), *_copies(own, allow_overlap), *_small(own, batch)]
+    overlap = [*_copies(own, allow_overlap), *_subjects(own, allow_overlap)]
+    faults = [*_layout(own, sites), *_class_names(own), *overlap, *_small(own, batch)]
     return [fault for stops, fault in faults if stops], [fault for stops, fault in faults if not stops]
 
 
@@ -116,6 +128,21 @@ def _copies(own: Folder, allow_overlap: bool) -> Faults:
             count = "1 image is" if len(copies) == 1 else f"{len(copies):,} images are"
             message = f"{count} {text}, e.g. {copies[0].of} and {copies[0].path}"
             yield code == "E207" and not allow_overlap, FedfewError(code, shown(own.root), message, remedy)
+
+
+def _subjects(own: Folder, allow_overlap: bool) -> Faults:
+    """Groups of images, such as patients, on both sides of a split."""
+    by_part: dict[str, dict[str, str]] = {"server": {}, "test": {}, "clients": {}}
+    for file in own.files:
+        if file.subject:
+            by_part[file.part].setdefault(file.subject, file.path)
+    for part in ("server", "clients"):
+        if both := [name for name in by_part["test"] if name in by_part[part]]:
+            count = "1 group has images" if len(both) == 1 else f"{len(both):,} groups have images"
+            example = f"e.g. {shown(by_part[part][both[0]])} and {shown(by_part['test'][both[0]])}"
+            remedy = "Move all images of a group to one side, or set dataset.allow_overlap = true"
+            message = f"{count} both in {part}/ and in test/, {example}"
+            yield part == "server" and not allow_overlap, FedfewError("E207", shown(own.root), message, remedy)
 
 
 def _small(own: Folder, batch: int) -> Faults:

@@ -12,7 +12,8 @@ def evaluation_figures(run: Run) -> list[Figure]:
     if not run.evaluation:
         return []
     sites = [site_mixes(run)] if any(row.get("mix") for row in run.evaluation["sites"]) else []
-    return [confusion(run), by_class(run), calibration(run), *sites]
+    clients = [client_accuracies(run)] if run.evaluation.get("clients") else []
+    return [confusion(run), by_class(run), calibration(run), *sites, *clients]
 
 
 def confusion(run: Run) -> Grid:
@@ -54,6 +55,17 @@ def calibration(run: Run) -> Lines:
     ]
     about = f"Expected calibration error {amount(run.evaluation['ece'], 'percent')}."
     return Lines("calibration", "Calibration", "mean confidence", "share correct", series, "percent", about=about)
+
+
+def client_accuracies(run: Run) -> Lines:
+    """The final model's accuracy on each client's images, the worst client first."""
+    known = sorted((value, k) for k, value in enumerate(run.evaluation["clients"]) if value is not None)
+    notes = [f"client {k}" for _, k in known]
+    series = Series("a client", [i + 1.0 for i in range(len(known))], [value for value, _ in known], notes=notes)
+    about = f"Worst tenth {amount(run.evaluation['worst_clients'], 'percent')} on average, "
+    about += f"Gini {run.evaluation['gini_clients']:.3f}."
+    title, axis = "Accuracy by client", "clients, worst first"
+    return Lines("client-accuracy", title, axis, "accuracy", [series], "percent", about=about)
 
 
 def site_mixes(run: Run) -> Grid:

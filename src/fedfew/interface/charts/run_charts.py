@@ -9,12 +9,15 @@ from fedfew.core.errors import CODES
 from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series, Unit
 from fedfew.interface.charts.evaluation_charts import evaluation_figures
 from fedfew.interface.charts.scale import amount
+from fedfew.runs.intervals import Interval
 from fedfew.runs.run import Run
 from fedfew.runs.summary import scored
 from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.studies.bounds import Bound
 
-MOST_COLUMNS, MOST_ROWS = 160, 120
+MOST_COLUMNS, MOST_ROWS, MOST_METRICS = 160, 120, 12
+CHARTED = ("kept", "right", "coverage")
+"""Clients' numbers that the charts of pseudo-labels show."""
 Curve = Literal["accuracy", "accuracy_clients", "validation", "loss", "coverage", "correct"]
 
 
@@ -24,7 +27,8 @@ def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = (
     if any(r["coverage"] is not None for r in run.records):
         charts = [pseudo_labels, pseudo_classes, *charts]
     figures = [accuracy(run, bounds, others), loss(run, others), *(chart(run) for chart in charts if run.records)]
-    return [figure for figure in figures + evaluation_figures(run) if not _empty(figure)]
+    figures += [*client_metrics(run), *evaluation_figures(run)]
+    return [figure for figure in figures if not _empty(figure)]
 
 
 def _empty(figure: Figure) -> bool:
@@ -156,7 +160,7 @@ def participation(run: Run) -> Grid:
         for (c, n), known in sorted(weights.items())
     ]
     lost = sum(len(left_out(r)) for r in records)
-    about = f"{len(asked)} of {run.clients} clients were sampled in {len(records)} rounds; "
+    about = f"{len(asked)} of {run.client_count} clients were sampled in {len(records)} rounds; "
     about += f"{lost} updates did not count."
     if wide > 1:
         about += f" Each column is {wide} rounds, shaded by their mean weight."
@@ -229,6 +233,21 @@ def cosines(run: Run) -> Lines:
         about += f"; cosines from {min(ys):.3f} to {max(ys):.3f}, mean {sum(ys) / len(ys):.3f}."
     title, levels = "Do clients move in the server's direction?", [Level("orthogonal", 0.0)]
     return Lines("cosines", title, "round", "cosine with the server's step", series, levels=levels, about=about)
+
+
+def client_metrics(run: Run) -> list[Figure]:
+    """Every number that clients report: the mean of each round, with the standard deviation among its clients."""
+    told = [[u.get("metrics", {}) for u in r["updates"]] for r in run.records]
+    names = [name for name in dict.fromkeys(n for r in told for own in r for n in own) if name not in CHARTED]
+    figures: list[Figure] = []
+    for name in names[:MOST_METRICS]:
+        means = [Interval.known([own.get(name) for own in r]) for r in told]
+        ys, spread = [m.mean if m else None for m in means], [m.sd if m else None for m in means]
+        title, series = f"Clients report: {name}", Series("mean", _rounds(run.records), ys, spread=spread)
+        ends = [m for m in means if m]
+        about = f"In the last round {amount(ends[-1].mean, 'number')} on average." if ends else ""
+        figures.append(Lines(f"client-{name.replace('/', '-')}", title, "round", name, [series], about=about))
+    return figures
 
 
 def traffic(run: Run) -> Lines:

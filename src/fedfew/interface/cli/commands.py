@@ -20,6 +20,7 @@ from fedfew.interface.cli.declare import (
     group,
     number,
     path,
+    setting,
     text,
 )  # fmt: skip
 from fedfew.interface.cli.deploy import DEPLOY, LEDGER
@@ -34,6 +35,14 @@ JOBS = number("--jobs", 0, 0, "Runs at a time, one process each; 0: one run at a
 UNTIL = number("--until", 0, 0, "Pause every run after this round; call again to continue.", metavar="ROUND")
 MODEL = text("--model", "last|best", "Model after the last round, or with the best validation.", default="last")
 RUNS = argument("runs", "RUN…", "Run folders, folders of runs, or archives.", nargs=-1, required=True)
+GROUPS = r"Images of one patient by their file names, e.g. '(\w+)_'; or labels.csv's column group."
+GROUP = setting("--group", "PATTERN", GROUPS, "dataset.group")
+BY = text("--by", "KEY,KEY", "Keys to group by, e.g. method,partition.mu (default: what differs).", default="")
+AGAINST = text("--against", "METHOD", "The method that the others are compared with.", default="server-only")
+METRIC = text(
+    "--metric", "NAME", "last, mean_last_10, best_by_validation, balanced_accuracy, auroc, ece or worst_clients.",
+    "--measure", "measure", default="last",
+)  # fmt: skip
 FINISHED = argument("run", "RUN", "Folder of a finished run.")
 DATA_PATH = argument(
     "folder", "PATH",
@@ -85,7 +94,7 @@ app = group(
         "verdict:try_folder",
         "Find out what the sites' unlabeled data add. Recognises images, tables, vectors and texts, checks them, "
         "chooses a method, trains with and without the sites' samples, and reports the difference.",
-        DATA_PATH, *COLUMNS, OVERRIDES,
+        DATA_PATH, *COLUMNS, GROUP, OVERRIDES,
         path("--out", "DIR", "Folder for the runs (default: runs/…)."), ALLOW_CODE, JSON,
         name="try",
     ),
@@ -105,7 +114,7 @@ app = group(
         argument("source", "PATH|CONFIG", "Your data as for `fedfew try`, a TOML file or a preset.", CONFIG_NAME),
         *COLUMNS,
         path("--csv", "FILE", "List of files (default: check.csv in the folder)."),
-        OVERRIDES, ALLOW_CODE, JSON,
+        GROUP, OVERRIDES, ALLOW_CODE, JSON,
     ),
     command(
         "run:run",
@@ -130,6 +139,7 @@ app = group(
             "folder", "[PATH]", "Labeled data: <class>/ folders, a labels.csv, or a table with the label column.",
             required=False,
         ),
+        text("--group", "PATTERN", GROUPS, default=""),
         flag("--sites", "In a simulation: every client's class mix and accuracy too."),
         MODEL, ALLOW_CODE, JSON,
     ),
@@ -172,18 +182,29 @@ app = group(
         "Compare runs over seeds, and with server-only training. Prints mean ± 95 % interval over seeds, and the "
         "paired difference from server-only training or another method, with p-values for all rows together.",
         RUNS,
-        text("--by", "KEY,KEY", "Keys to group by, e.g. method,partition.mu (default: what differs).", default=""),
-        text("--against", "METHOD", "The method that the others are compared with.", default="server-only"),
+        BY, AGAINST,
         flag("--partial", "Include unfinished runs as they are."),
-        text(
-            "--metric", "NAME", "last, mean_last_10, best_by_validation, balanced_accuracy, auroc or ece.",
-            "--measure", "measure", default="last",
-        ),
+        METRIC,
         path(
             "--out", "FILE", "Write the table (.csv, .parquet, .md, .tex) or draw it (.png, .svg, .pdf).",
             "files", multiple=True,
         ),
         JSON,
+    ),
+    command(
+        "compare:card",
+        "Write a table of results that others can run again. The card is Markdown: the table of `fedfew compare`, and "
+        "configs, versions and hashes of its runs.",
+        RUNS, BY, AGAINST, METRIC,
+        path("--out", "FILE.md", "The card to write.", "file", required=True),
+        JSON,
+    ),
+    command(
+        "compare:rerun",
+        "Run a row of a card again. Compares accuracies and hashes with those of the card.",
+        argument("table", "CARD.md", "A card that `fedfew card` wrote."),
+        number("--row", None, 1, "Row of the table.", required=True),
+        OVERRIDES, RUNS_FOLDER, ALLOW_CODE, JSON,
     ),
     command(
         "sweep:sweep",
@@ -194,7 +215,7 @@ app = group(
         number("--seeds", 0, 0, "Repeat everything with N seeds; each draws labels, clients, model and cohorts anew."),
         text("--fix", "data", "Hold labels and clients still; seeds then repeat the training alone.", default=""),
         KEEP_SETTINGS,
-        number("--optuna", 0, 0, "Search with N trials instead of all values."),
+        number("--optuna", 0, 0, "Search with N trials for each method; --seeds then repeats each one's best."),
         text("--range", "KEY=LOW:HIGH[:log]", "optuna: an interval to search.", "ranges", multiple=True),
         SCALE, OVERRIDES, RUNS_FOLDER, JOBS, UNTIL, ANYWAY, JSON,
     ),

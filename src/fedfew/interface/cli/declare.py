@@ -14,6 +14,8 @@ from fedfew.config.files import parse_set, presets
 from fedfew.core.errors import CODES
 
 PATH = click.Path(path_type=Path)
+SETTING = "set__"
+"""Begins the names of options that stand for a key of the config."""
 
 
 class Name(click.ParamType[str]):
@@ -44,6 +46,11 @@ def path(name: str, metavar: str, help: str, *parameter: str, **more: Any) -> cl
 
 def text(name: str, metavar: str, help: str, *parameter: str, **more: Any) -> click.Option:
     return click.Option([name, *parameter], metavar=metavar, help=help, **more)
+
+
+def setting(name: str, metavar: str, help: str, key: str) -> click.Option:
+    """A short way to write ``--set key=…``, next to OVERRIDES."""
+    return text(name, metavar, help, SETTING + key.replace(".", "__"), default="")
 
 
 def number(name: str, default: float | None, least: float, help: str, *parameter: str, **more: Any) -> click.Option:
@@ -79,6 +86,9 @@ CONFIG = argument("config", "PRESET|CONFIG.toml", "A preset or a TOML file.", CO
 def execute(target: str, **options: Any) -> None:
     """Call ``module:function`` of fedfew.interface.commands: with torch and all that only this command needs."""
     module, _, function = target.partition(":")
+    for name in [name for name in options if name.startswith(SETTING)]:
+        if value := options.pop(name):
+            options["overrides"][name.removeprefix(SETTING).replace("__", ".")] = value
     if module == "deploy":
         from fedfew.core.extras import require  # noqa: PLC0415 - other commands need no network
 

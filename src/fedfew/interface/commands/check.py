@@ -20,6 +20,7 @@ from fedfew.data.dataset import shown
 from fedfew.data.images.folders import Folder, scan
 from fedfew.data.images.looks import Difference, odd_looking
 from fedfew.data.images.own import check_folder
+from fedfew.data.images.subjects import with_subjects
 from fedfew.data.rows.files import is_rows
 from fedfew.interface.console import complain, note, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
@@ -172,7 +173,8 @@ def examined(config: Config) -> tuple[Folder, Faults, list[Difference]]:
     """A folder of images, its errors and warnings, and the sites that look different from the labels."""
     settings = config.dataset.source.settings
     with counting("reading images") as report:
-        folder = scan(settings["path"]).read(settings["size"], settings["channels"], report)
+        files = with_subjects(scan(settings["path"]), settings["group"])
+        folder = files.read(settings["size"], settings["channels"], report)
     errors, warnings = check_folder(folder, config.client.batch, allow_overlap=settings["allow_overlap"])
     odd = odd_looking(folder)
     if odd:
@@ -212,6 +214,7 @@ def _result(config: Config, folder: Folder, faults: Faults, listed: Path | None)
         "duplicates": [{"file": c.path, "of": c.of} for c in folder.copies],
         "errors": errors,
         "warnings": warnings,
+        "groups": len({file.subject for file in folder.files if file.subject}),
         "list": str(listed) if listed else None,
     }
 
@@ -233,6 +236,8 @@ def _show(result: dict[str, Any]) -> None:
     classes = [[name, f"{count['server']:,}", f"{count['test']:,}"] for name, count in result["classes"].items()]
     print_table(("class", "server", "test"), classes, result["folder"])
     print_table(("site", "images"), [[name, f"{count:,}"] for name, count in result["sites"].items()])
+    if result["groups"]:
+        say(f"{result['groups']:,} groups of images, such as patients: intervals are over groups")
     skipped, copies = len(result["unreadable"]), len(result["duplicates"])
     if result["list"]:
         say(f"{skipped:,} files skipped, {copies:,} copies; all in {result['list']}")

@@ -108,7 +108,7 @@ def _result(runs: list[Run]) -> dict[str, Any]:
 
 def _show(data: str, results: dict[str, dict[str, Any]], run: Run, seeds: int) -> None:
     images, arms = "photographs" if data == "photos" else "digits", COMPARISONS[data][1]
-    where = f"{run.labels} labels, {run.clients} clients with unlabeled {images}"
+    where = f"{run.labels} labels, {run.client_count} clients with unlabeled {images}"
     title = f"{where}, {run.planned} rounds" + (f", {seeds} seeds" if seeds > 1 else "")
     rows = []
     for name, result in results.items():

@@ -136,6 +136,11 @@ def _show(run: Run, alone: Run | None) -> None:
 def _rows(summary: dict[str, Any]) -> dict[str, str]:
     accuracy = summary["accuracy"]
     return {
+        **(
+            {"ended early": f"{summary['stopped']}, {summary['rounds_saved']} rounds saved"}
+            if "stopped" in summary
+            else {}
+        ),
         "accuracy after the last round": percent(accuracy["last"]),
         "accuracy, best by validation": percent(accuracy["best_by_validation"]),
         **_measures(summary),

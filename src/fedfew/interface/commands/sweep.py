@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
 from fedfew.studies.learning_curve import gains, halves, pairs, sentence
 from fedfew.studies.parallel import check_jobs
-from fedfew.studies.search import best_validation, search, space_of
+from fedfew.studies.search import best_validation, search, searches, space_of
 from fedfew.studies.sweep import axes_of, cells_of, located, repeated
 from fedfew.studies.tables import accuracy_text, points
 from fedfew.studies.verdict import Gain
+
+WINNERS = "winners"
+"""Folder of the runs that repeat what a search has chosen."""
 
 
 def sweep(
@@ -51,16 +55,18 @@ def sweep(
     if jobs:
         check_jobs(jobs)
     if optuna:
-        if seeds or fix or keep_settings:
-            why = "a search has its own trials, each a config of its own"
-            raise FedfewError("E113", "--optuna", why, "Leave out --seeds, --fix and --keep-settings")
+        if fix or keep_settings:
+            raise FedfewError("E113", "--optuna", "a search draws settings", "Leave out --fix and --keep-settings")
         if until:
             raise FedfewError("E113", "--until", "a search judges finished trials", "Use --set rounds=N instead")
         if jobs > 1:
             raise FedfewError("E113", "--jobs", "trials run one after another, each chosen from the results before", "")
-        space = space_of(grid, ranges)
-        events = search(config, base, space, optuna, folder, warn, anyway=anyway, command=command)
+        plans = searches(config, base, space_of(grid, ranges), optuna, folder)
+        events = chain.from_iterable(search(plan, warn, anyway=anyway, command=command) for plan in plans)
         tally = follow_all(events, [], command)
+        if seeds:
+            folder /= WINNERS
+            tally = run_all([cell for plan in plans for cell in plan.winner(seeds)], folder, command=command)
     else:
         if ranges:
             raise FedfewError("E113", "--range", "is only for a search", "Add --optuna N, or give values with --grid")

@@ -128,7 +128,9 @@ def _run(config: Config, target: Path, note: str = "") -> Run:
     return Run(session.folder)
 
 
-def evaluate(run: Path, folder: Path | None, sites: bool, model: str, allow_code: Collection[str], json: bool) -> None:
+def evaluate(
+    run: Path, folder: Path | None, group: str, sites: bool, model: str, allow_code: Collection[str], json: bool
+) -> None:
     """Evaluate a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
     trained = Run.open(run, allow_code=allow_code).using(model)
     problems: list[Problem] = []
@@ -136,7 +138,7 @@ def evaluate(run: Path, folder: Path | None, sites: bool, model: str, allow_code
         evaluation = evaluate_run(trained, sites=sites)
     else:
         with counting("reading images") as report:
-            evaluation, problems = evaluate_files(trained, folder, report)
+            evaluation, problems = evaluate_files(trained, folder, report, group)
     for problem in problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
     if json:
@@ -147,8 +149,9 @@ def evaluate(run: Path, folder: Path | None, sites: bool, model: str, allow_code
 
 def _show(evaluation: dict[str, Any], noun: str) -> None:
     low, high = (percent(value) for value in evaluation["interval"])
+    groups = f" of {evaluation['groups']:,} groups" if "groups" in evaluation else ""
     parts = (
-        f"accuracy {percent(evaluation['accuracy'])} [{low}, {high}] on {evaluation['images']:,} {noun}",
+        f"accuracy {percent(evaluation['accuracy'])} [{low}, {high}] on {evaluation['images']:,} {noun}{groups}",
         f"balanced {percent(evaluation['balanced_accuracy'])}",
         f"AUROC {_three(evaluation['auroc'])}",
         f"calibration error {percent(evaluation['ece'])}",
@@ -168,6 +171,9 @@ def _show(evaluation: dict[str, Any], noun: str) -> None:
     print_table(columns, matrix, "confusion matrix, predicted class from left to right")
     if evaluation.get("sites"):
         _show_sites(evaluation["sites"], [row["class"] for row in evaluation["classes"]], noun)
+    if (worst := evaluation.get("worst_clients")) is not None:
+        sd, gini = 100 * evaluation["sd_clients"], evaluation["gini_clients"]
+        say(f"clients: worst tenth {percent(worst)}, standard deviation {sd:.1f} points, Gini {gini:.3f}")
 
 
 def _show_sites(sites: list[dict[str, Any]], classes: list[str], noun: str) -> None:

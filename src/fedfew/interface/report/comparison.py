@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.text import duration, percent
+from fedfew.core.text import duration
 from fedfew.interface.charts import COLOURS, Figure, Lines, Series, Unit
 from fedfew.interface.charts.run_charts import Curve
 from fedfew.interface.charts.scale import amount
@@ -14,13 +14,13 @@ from fedfew.runs.run import Run
 from fedfew.runs.summary import scored
 from fedfew.studies.bounds import BASELINE, scenario
 from fedfew.studies.compare import TEST_DATA, compare
-from fedfew.studies.tables import cells, columns, settings_text
+from fedfew.studies.tables import DASH, accuracy_text, cells, columns, settings_text
 
 MOST_SCENARIOS, MOST_CURVES = 12, 12
 """Scenarios with charts, and curves in a chart, the best ones; the tables have all."""
 MOST_SEEDS = 20
 """Runs that make a curve: of thousands, the rounds need not be read."""
-MEASURES = ["best by validation", "coverage", "correct", "time"]
+MEASURES = ["best by validation", "coverage in %", "correct in %", "time"]
 CURVES: tuple[tuple[Curve, str, str, Unit], ...] = (
     ("accuracy", "Accuracy", "accuracy", "percent"),
     ("loss", "Loss on the test set", "cross-entropy", "number"),
@@ -70,17 +70,14 @@ def _table(runs: Sequence[Run], prefix: str) -> Table:
 
 
 def _measures(runs: Sequence[Run]) -> list[str]:
-    """Further measures of a row's runs: 47.5 ± 0.8 %, without a deviation if there is only one run."""
-    texts = []
-    for values in (
+    """Further measures of a row's runs, as the accuracy is written."""
+    columns = (
         [run.accuracy("best_by_validation") for run in runs],
         [run.newest("coverage") for run in runs],
         [run.newest("correct") for run in runs],
-    ):
-        value = Interval.known(values)
-        sd = "" if value is None or value.sd is None else f" ± {100 * value.sd:.1f}"
-        texts.append(percent(value.mean if value else None).replace(" ", f"{sd} "))
-    return [*texts, duration(sum(run.seconds for run in runs) / len(runs))]
+    )
+    known = [Interval.known(values) for values in columns]
+    return [*(accuracy_text(v) if v else DASH for v in known), duration(sum(run.seconds for run in runs) / len(runs))]
 
 
 def _figures(groups: Groups, prefix: str) -> list[Figure]:
@@ -98,7 +95,7 @@ def _figures(groups: Groups, prefix: str) -> list[Figure]:
 
 
 def _chart(groups: Groups, curve: tuple[Curve, str, str, Unit], prefix: str, where: str) -> Lines:
-    """One curve for each of the best groups, the mean over its runs with a band of one standard deviation."""
+    """One curve for each of the best groups, the mean over its runs with its 95 % interval."""
     key, title, axis, unit = curve
     series, ends = [], []
     for i, (label, runs) in enumerate(list(groups.items())[:MOST_CURVES]):
@@ -111,10 +108,12 @@ def _chart(groups: Groups, curve: tuple[Curve, str, str, Unit], prefix: str, whe
         if not known:
             continue  # such as a method without pseudo-labels
         values = [mean.mean if mean else None for mean in means.values()]
-        spread = [mean.sd if mean else None for mean in means.values()]
+        spread = [mean.half if mean else None for mean in means.values()]
         series.append(Series(label, [float(n) for n in means], values, i, "line" if i < COLOURS else "dashed", spread))
         ends.append(f"{label} ends at {amount(known[-1], unit)}")
     about = "; ".join(ends) + "."
+    if any(any(one.spread or ()) for one in series):
+        about += " Bands are 95 % intervals over seeds."
     if len(groups) > MOST_CURVES:
         about += f" The {MOST_CURVES} best of {len(groups)} groups are drawn."
     if any(len(runs) > MOST_SEEDS for runs in groups.values()):

@@ -26,7 +26,7 @@ def setup(run: Run) -> str:
     partition = known("partition.kind", "?") + ("" if mu is None else f", μ = {mu}")
     parts = [
         f"{run.labels} labels at the server",
-        f"{run.clients} clients ({partition})",
+        f"{run.client_count} clients ({partition})",
         known("model.name", "?"),
         f"seed {run.seed}",
     ]

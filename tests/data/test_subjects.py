@@ -1,0 +1,98 @@
+"""Patients: where they come from, no patient on both sides of a split, and intervals over patients on the real path."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.data.digit_folders import write_digits
+from tests.interface.fedfew_command import Capture, fedfew
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.dataset import folded
+from fedfew.data.federation import Split, federate
+from fedfew.data.images.folders import LABELS, scan
+from fedfew.data.images.own import folder
+from fedfew.data.images.subjects import with_subjects
+from fedfew.runs.intervals import of_accuracy
+from fedfew.runs.run import Run
+
+QUICK = [f"--set={key}" for key in (
+    "rounds=1", "method.warmup=2", "server.epochs=1", "client.epochs=1", "participation=0.5", "fleet.kind=inline",
+)]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def patients(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three images in a row are of one patient; p0–p19 at the server, p100–p116 in test/."""
+    root = write_digits(tmp_path_factory.mktemp("patients") / "own", server=60, clients=60, test=50)
+    for part, first in (("server", 0), ("test", 100)):
+        for file in sorted((root / part).glob("*/*.png")):
+            file.rename(file.with_name(f"p{first + int(file.stem) // 3}_{file.name}"))
+    return root
+
+
+def test_names_by_pattern_and_by_labels_csv(patients: Path, tmp_path: Path) -> None:
+    named = {file.subject for file in with_subjects(scan(patients), r"^(p\d+)_").files if file.part == "test"}
+    assert named == {f"p{k}" for k in range(100, 117)}
+    assert not any(file.subject for file in with_subjects(scan(patients)).files)
+    shutil.copytree(patients, tmp_path / "listed")
+    rows = [(file, file.parent.name, file.name.partition("_")[0]) for file in sorted(patients.glob("test/*/*.png"))]
+    lines = [f"{file.relative_to(patients / 'test')},{label},{group}" for file, label, group in rows]
+    (tmp_path / "listed" / "test" / LABELS).write_text("\n".join(["image,label,group", *lines]))
+    assert {file.subject for file in with_subjects(scan(tmp_path / "listed")).files if file.part == "test"} == named
+    for pattern in ("(", "nobody"):
+        with pytest.raises(FedfewError, match="E103"):
+            with_subjects(scan(patients), pattern)
+
+
+def test_dicom_files_name_their_patient(tmp_path: Path) -> None:
+    pydicom = pytest.importorskip("pydicom")
+    source = Path(pydicom.data.get_testdata_file("CT_small.dcm"))
+    target = tmp_path / "test" / "a" / "image"
+    target.parent.mkdir(parents=True)
+    shutil.copy(source, target)
+    (file,) = with_subjects(scan(tmp_path)).files
+    assert file.subject == pydicom.dcmread(source).PatientID
+
+
+def test_no_group_is_on_both_sides_of_a_split(patients: Path) -> None:
+    data = folder(path=str(patients), size=28, channels=1, group=r"^(p\d+)_")
+    assert data.train.groups is not None and data.test.groups is not None
+    made = federate(data, Split(validation=12), labels=60, clients=1)
+    held, left = made.validation.groups, made.test.groups
+    assert held is not None and left is not None and not set(held.tolist()) & set(left.tolist())
+    assert 9 <= len(held) <= 12 and len(held) + len(left) == 50
+    without = replace(
+        data.test, samples=data.test.samples.take(torch.arange(0)), labels=data.test.labels[:0], groups=None
+    )
+    seen = []
+    for k in (1, 2, 3):
+        train, test = folded(data.train, without, f"{k}/3")
+        assert train.groups is not None and test.groups is not None
+        assert not set(train.groups.tolist()) & set(test.groups.tolist())
+        seen += test.groups.tolist()
+    assert sorted(seen) == sorted(data.train.groups.tolist())
+
+
+def test_check_finds_a_patient_at_the_server_and_in_test(patients: Path, tmp_path: Path, capsys: Capture) -> None:
+    whole = fedfew(capsys, "check", patients, "--group", r"^(p\d+)_", "--json", "--csv", tmp_path / "c.csv").json
+    assert whole["groups"] == 37 and not whole["errors"]
+    shutil.copytree(patients, tmp_path / "own")
+    file = next((tmp_path / "own" / "test").glob("*/p100_*.png"))
+    file.rename(file.with_name(file.name.replace("p100_", "p3_")))
+    said = fedfew(capsys, "check", tmp_path / "own", "--group", r"^(p\d+)_")
+    assert said.status == 2 and "E207" in said.err and "1 group has images both in server/ and in test/" in said.err
+
+
+def test_intervals_are_over_patients_up_to_the_verdict(patients: Path, tmp_path: Path, capsys: Capture) -> None:
+    said = fedfew(capsys, "try", patients, "--group", r"^(p\d+)_", *QUICK, "--out", tmp_path / "tried")
+    assert said.status == 0, said.err
+    assert "on 50 test images of 17 groups" in said.out
+    run = Run.open(tmp_path / "tried" / "server-only")
+    judged = run.judged
+    assert judged is not None and judged.groups is not None and len(np.unique(judged.groups)) == 17
+    own = of_accuracy(judged.right, judged.groups)
+    assert run.evaluation["interval"] == [own.low, own.high] and run.evaluation["groups"] == 17
