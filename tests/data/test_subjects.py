@@ -16,6 +16,7 @@ from fedfew.data.federation import Split, federate
 from fedfew.data.images.folders import LABELS, scan
 from fedfew.data.images.own import folder
 from fedfew.data.images.subjects import with_subjects
+from fedfew.deploy.site.images import load_samples
 from fedfew.runs.intervals import of_accuracy
 from fedfew.runs.run import Run
 
@@ -75,6 +76,12 @@ def test_no_group_is_on_both_sides_of_a_split(patients: Path) -> None:
         assert not set(train.groups.tolist()) & set(test.groups.tolist())
         seen += test.groups.tolist()
     assert sorted(seen) == sorted(data.train.groups.tolist())
+
+
+def test_a_site_uses_no_more_images_of_a_person_than_its_noise_hides(patients: Path) -> None:
+    about = {"kind": "images", "shape": [1, 28, 28], "flips": False}
+    for most, count in ((0, 50), (2, 17 * 2), (1, 17)):  # 16 patients with three images, one with two
+        assert len(load_samples(patients / "test", about, most, r"^(p\d+)_")) == count
 
 
 def test_check_finds_a_patient_at_the_server_and_in_test(patients: Path, tmp_path: Path, capsys: Capture) -> None:

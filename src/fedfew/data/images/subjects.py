@@ -6,6 +6,7 @@ A column ``group`` in labels.csv names them, or a pattern of file names does, or
 import contextlib
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,17 @@ def with_subjects(folder: Folder, pattern: str = "") -> Folder:
         raise FedfewError("E103", "dataset.group", problem, remedy)
     names = [(match[1] if match.re.groups else match[0]) or "" if match else "" for match in matches]
     return replace(folder, files=[replace(f, subject=name) for f, name in zip(folder.files, names, strict=True)])
+
+
+def thinned(folder: Folder, most: int) -> Folder:
+    """The folder with at most so many files of each patient or other group, the first of them."""
+    seen: Counter[str] = Counter()
+    kept = []
+    for file in folder.files:
+        seen[file.subject] += 1
+        if not file.subject or seen[file.subject] <= most:
+            kept.append(file)
+    return replace(folder, files=kept)
 
 
 def _dicom(root: Path, file: ImageFile) -> ImageFile:

@@ -61,10 +61,11 @@ def real_site(number: int, data: Path, terms: SiteTerms, folder: Path) -> Callab
         check_versions(head["versions"])
         config, about = checked_config(head["config"], terms.allow_code), head["about"]
         check_privacy(config.privacy, terms)
-        classes, form = check_about(about, terms), json.dumps(about["samples"], sort_keys=True)
+        classes, most = check_about(about, terms), config.privacy.group if config.privacy.unit == "image" else 0
+        form = json.dumps([about["samples"], most], sort_keys=True)
         if form not in loaded:
             loaded.clear()
-            own_samples = load_samples(data, about["samples"])
+            own_samples = load_samples(data, about["samples"], most, terms.group)
             loaded[form] = own_samples, digest(own_samples.data.numpy().tobytes())
         samples, fingerprint = loaded[form]
         check_count(len(samples), terms)

@@ -17,6 +17,7 @@ from fedfew.data import npz
 from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import probe, read_file
 from fedfew.data.images.folders import scan_unlabeled
+from fedfew.data.images.subjects import thinned, with_subjects
 from fedfew.data.rows.datasets import described
 from fedfew.data.rows.encoder import Encoder
 from fedfew.data.rows.files import TEXT_FILES, Rows, is_rows, read_tables
@@ -26,13 +27,15 @@ NPZ_LIMIT = 64 << 30
 """Most bytes an NPZ may inflate to; a header that claims more is refused before anything is read."""
 
 
-def load_samples(data: Path, about: Mapping[str, Any]) -> Samples:
+def load_samples(data: Path, about: Mapping[str, Any], most: int = 0, group: str = "") -> Samples:
     """The site's samples in the form that a server describes: images, rows of a table, or texts.
+
+    At most ``most`` images of one person, if it is not 0; ``group`` is the pattern of file names that names persons.
 
     E417 if the server's encoder is none, or of another width than it says.
     """
     if "encoder" not in about and "text" not in about:
-        return Images.described(load_images(data, tuple(about["shape"])), about)
+        return Images.described(load_images(data, tuple(about["shape"]), most, group), about)
     if "encoder" in about:
         encoder = Encoder.described(about["encoder"])
         if len(encoder.mean) != about["shape"][0] or not np.isfinite([*encoder.mean, *encoder.weight]).all():
@@ -47,7 +50,7 @@ def own_rows(data: Path) -> list[Rows]:
     return read_tables([data])
 
 
-def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
+def load_images(data: Path, shape: tuple[int, ...], most: int = 0, group: str = "") -> Tensor:
     """The images as uint8 N×C×H×W of the run's shape; E509 if there are none."""
     channels, height, width = shape
     if not data.is_dir():
@@ -55,7 +58,8 @@ def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
     elif height != width:
         raise FedfewError("E417", str(data), f"the run has images of {height}×{width}; files are cut to squares")
     else:
-        images = scan_unlabeled(data).read(height, channels).images
+        files = scan_unlabeled(data)
+        images = (thinned(with_subjects(files, group), most) if most else files).read(height, channels).images
     if not len(images):
         raise FedfewError("E509", str(data), "contains no usable image")
     if tuple(images.shape[1:]) != tuple(shape):

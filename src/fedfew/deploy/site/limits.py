@@ -50,6 +50,8 @@ class SiteTerms:
     """With fewer images the site does not answer: its sum would be nearly an image."""
     min_class: Natural = 5
     """A class with fewer images than this is left out of sums by class."""
+    group: str = ""
+    """Pattern of file names that tells which images are of one person; empty: the PatientID of DICOM files."""
     max_rounds: Count = 500
     """Most answers in one run: many sums of the same images can be solved for single ones."""
     max_classes: Count = 10_000
