@@ -140,7 +140,7 @@ def test_version(capsys: Capture) -> None:
         (["run", "quick", "--outt", "x"], "Did you mean --out?", "--set"),
         (["explain", "--rounds", "3"], "No such option: --rounds.", "mean"),
         (["rnu", "quick"], "No such command 'rnu'. Did you mean 'run'?", "--"),
-        (["deploy", "docter"], "Did you mean 'doctor'?", "--set"),
+        (["deploy", "docter"], "'doctor'", "--set"),
         (["zzz"], "No such command 'zzz'.", "mean"),
     ],
 )

@@ -180,11 +180,6 @@ def imported(name: str, where: str) -> Callable[..., Any]:
     return typing.cast(Callable[..., Any], target)
 
 
-def _made_by(factory: Callable[..., Any]) -> Any:
-    """The class that a class or function makes: itself, or what the function returns."""
-    return factory if inspect.isclass(factory) else typing.get_type_hints(factory)["return"]
-
-
 def _import_fault(error: Exception) -> str:
     """An import's failure with the line it happened in."""
     if isinstance(error, ImportError | AttributeError):
@@ -198,7 +193,9 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
     try:
         parameters = list(inspect.signature(target).parameters.values())
         settings_of(target)
-        kind = _made_by(target) if section in MEMBERS else target
+        kind: Any = target
+        if section in MEMBERS and not inspect.isclass(target):  # what a function makes
+            kind = typing.get_type_hints(target)["return"]
     except KeyError:
         return "is a function that does not say what it returns; write -> and the class"
     except Exception as error:  # annotations are the user's code too

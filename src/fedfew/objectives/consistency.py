@@ -25,12 +25,17 @@ def disagreement(first: Tensor, second: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PiModel:
-    """Π-model (Laine & Aila 2017): two views of an image should get equal predictions; gradients go through both."""
+class Consistency:
+    """The settings of all three."""
 
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows")] = 0.2
     labels: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class PiModel(Consistency):
+    """Π-model (Laine & Aila 2017): two views of an image should get equal predictions; gradients go through both."""
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         weight = self.weight * soft_ramp(progress, self.ramp)
@@ -45,17 +50,14 @@ class PiModel:
 
 
 @dataclass(frozen=True)
-class TemporalEnsembling:
+class TemporalEnsembling(Consistency):
     """Temporal ensembling (Laine & Aila 2017): an image's target is the mean of its earlier predictions.
 
     The targets stay in the client's memory from round to round. An image seen for the first time has none and only
     starts the mean for the next visit.
     """
 
-    weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
-    ramp: Annotated[Fraction, Doc("share of the run over which the weight grows")] = 0.2
     decay: Annotated[Decay, Doc("a: decay of an image's target at each visit")] = 0.6
-    labels: ClassVar[bool] = False
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         weight = self.weight * soft_ramp(progress, self.ramp)
@@ -88,17 +90,15 @@ def _remembered(site: ClientSite) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class MeanTeacher:
+class MeanTeacher(Consistency):
     """Mean teacher (Tarvainen & Valpola 2017): the student agrees with a moving average of itself.
 
     The teacher starts each round as the received model: clients keep no model of their own.
     """
 
-    weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows, and the teacher adapts faster")] = 0.2
     early: Annotated[Decay, Doc("a during the ramp")] = 0.99
     late: Annotated[Decay, Doc("a after the ramp")] = 0.999
-    labels: ClassVar[bool] = False
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         weight = self.weight * soft_ramp(progress, self.ramp)

@@ -66,13 +66,9 @@ def argument(name: str, metavar: str, help: str, kind: Any = PATH, **more: Any) 
     return click.Argument([name], metavar=metavar, type=kind, help=help, **more)
 
 
-def _overrides(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    return dict(parse_set(text) for text in texts)
-
-
 OVERRIDES = text(
     "--set", "KEY=VALUE", "Override a key of the config, e.g. --set partition.mu=0.1", "overrides", multiple=True,
-    callback=_overrides,
+    callback=lambda ctx, param, texts: dict(map(parse_set, texts)),
 )  # fmt: skip
 JSON = flag("--json", "Print the result as JSON on the last line.")
 NEW_RUN = path("--out", "DIR", "Run folder to create (default: runs/…).")

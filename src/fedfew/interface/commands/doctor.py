@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fedfew import __version__
+from fedfew.config.parts import cores
 from fedfew.core.engine import devices
 from fedfew.core.environment import processor
 from fedfew.core.text import size
@@ -73,8 +74,11 @@ def _torch() -> dict[str, Any]:
 
 
 def _threads() -> dict[str, Any]:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cores": usable, "torch": torch.get_num_threads(), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "")}
+    return {
+        "cores": cores(),
+        "torch": torch.get_num_threads(),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+    }
 
 
 def _cache(problems: list[str]) -> dict[str, Any]:

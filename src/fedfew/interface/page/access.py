@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "fedfew_token"
+HOST = re.compile(r"(\[(?P<six>[^\]]*)\]|(?P<name>[^:]*))(:[0-9]*)?")
 SECURITY = {
     # bars have style attributes and an SVG file a style element; scripts and connections come from this server only
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -84,16 +86,10 @@ class AccessMiddleware:
         hosts = list(headers)
         if len(hosts) != 1:
             return False
-        host = hosts[0].strip().lower()
-        if host.startswith("["):
-            name, closed, rest = host[1:].partition("]")
-            port = rest.removeprefix(":")
-            if not closed or (rest and not rest.startswith(":")):
-                return False
-        else:
-            name, _, port = host.partition(":")
-        if port and not (port.isascii() and port.isdecimal()):
+        match = HOST.fullmatch(hosts[0].strip().lower())
+        if match is None:
             return False
+        name = match["six"] or match["name"]
         return name in self.names or (bool(self.token) and _is_address(name))
 
     def _ask_token(self, scope: Scope, headers: Headers) -> Response | None:
