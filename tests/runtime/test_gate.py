@@ -16,13 +16,11 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.config.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError, Refusal
-from fedfew.core.layout import Expected
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Missing, ServerState
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 from fedfew.runtime.exchange import Answers, ask
-from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import left_out
 from fedfew.runtime.rounds import count
 
@@ -205,37 +203,6 @@ def test_answers_nobody_waits_for_are_told_and_ignored(honest: Scene) -> None:
 def test_a_client_that_says_nothing_is_missing_by_name(honest: Scene) -> None:
     _, answers = one_round(with_aggregator("uniform"), honest, lambda _, answers: answers[1:])
     assert [(fault.client, fault.code) for fault in answers.missing] == [(honest[2][0], "E410")]
-
-
-def sparse(index: Any, change: Any) -> dict[str, Tensor]:
-    return {"index": torch.tensor(index, dtype=torch.int32), "change": torch.tensor(change, dtype=torch.float32)}
-
-
-@pytest.mark.parametrize(
-    ("code", "given"),
-    [
-        ("E412", sparse([3, 2], [0.0, 0.0])),
-        ("E412", sparse([2, 2], [0.0, 0.0])),
-        ("E412", sparse([-1, 2], [0.0, 0.0])),
-        ("E412", sparse([0, 10], [0.0, 0.0])),
-        ("E402", sparse([0, 1, 2], [0.0, 0.0])),
-        ("E404", sparse([0, 1], [0.0, float("nan")])),
-        ("E405", sparse(list(range(11)), [0.0] * 11)),
-        ("E406", sparse([0, 1], [0.0, 1e9])),
-        ("E402", {"index": torch.zeros(2, 1, dtype=torch.int32), "change": torch.zeros(2)}),
-        ("E403", {"index": torch.arange(2), "change": torch.zeros(2)}),
-        ("E401", {"index": torch.arange(2, dtype=torch.int32)}),
-        ("", sparse([], [])),
-        ("", sparse([0, 9], [0.5, -0.5])),
-    ],
-)
-def test_sparse_replies(code: str, given: dict[str, Tensor]) -> None:
-    schema = {
-        "index": Expected((None,), torch.int32, limit=10, index=True),
-        "change": Expected((None,), limit=10, delta=True),
-    }
-    fault = Gate().check(ClientUpdate(0, given, 1), {"psi": torch.ones(10)}, schema)
-    assert (fault.code if fault else "") == code
 
 
 def peak() -> int:

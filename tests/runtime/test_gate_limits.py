@@ -109,6 +109,7 @@ def test_lengths_up_to_a_limit() -> None:
     assert said(spoiled, schema) == "E404 change holds NaN or infinity", "what comes after the index is checked too"
     flat = {"index": torch.zeros(1, dtype=torch.int32), "change": torch.zeros(2)}
     assert said(flat, schema) == "E402 change has shape (2,), expected ('any', 2)"
+    assert said({"index": torch.arange(1), "change": torch.zeros(1, 2)}, schema).startswith("E403 index is torch.int64")
     assert reply_limit(schema) == 2 * (4 * 4 + 8 * 2 * 4) + 65_536
 
 

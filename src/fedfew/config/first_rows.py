@@ -134,18 +134,18 @@ def _words(cells: Column) -> float:
 
 def _columns(parts: SplitRows, roles: Sequence[str], reasons: list[str]) -> dict[str, Any]:
     """The settings about columns: those that are left out, and what becomes of missing values."""
-    server, settings = parts.server, dict[str, Any]()
+    server, chosen = parts.server, dict[str, Any]()
     names = [name for name in server.columns if name not in roles]
     left_out = {name: why for name in names if (why := _unfit(name, server.columns[name]))}
     if left_out and len(left_out) < len(names):
-        settings["columns"] = ",".join(name for name in names if name not in left_out)
+        chosen["columns"] = ",".join(name for name in names if name not in left_out)
         reasons += [f"column {name} is left out: {why}" for name, why in left_out.items()]
     used = [name for name in names if name not in left_out]
     tables = [server, parts.test, *(parts.sites or {}).values()]
     if gaps := sum(_gaps(rows.columns[name]) for rows in tables for name in used if name in rows.columns):
-        settings["missing"] = "mean"
+        chosen["missing"] = "mean"
         reasons.append(f"missing values: {gaps:,}, which count as the mean over the server's rows")
-    return settings
+    return chosen
 
 
 def _unfit(name: str, cells: Column) -> str:

@@ -62,7 +62,7 @@ def server_gauges(folder: Path) -> Gauges:
     yield _gauge("queue_length", "Plans that wait", len(waiting(folder)))
     with contextlib.suppress(FedfewError, OSError):  # no run yet
         run = Run.open(Job.at(folder / "job").run)
-        yield _gauge("run_rounds", "Rounds of the present run, or of the last one", run.document["rounds"])
+        yield _gauge("run_rounds", "Rounds of the present run, or of the last one", run.planned)
         yield _gauge("run_round", "Rounds of it that are done", len(run.records))
         missing = len(run.records[-1]["missing"]) if run.records else 0
         yield _gauge("run_missing", "Sites without an update in its last round", missing)

@@ -100,6 +100,6 @@ def _rows(run: Run, path: Path) -> Labeled:
     """The rows that have a label; of a folder, the texts in the folders of classes."""
     from fedfew.data.rows.datasets import class_names, described, labeled_rows, labeled_texts  # noqa: PLC0415 - tables
 
-    about, column = run.about_model(), str(run.document["dataset"].get("label", "label"))
+    about, column = run.about_model(), str(run.flat.get("dataset.label", "label"))
     rows = labeled_texts(path, column, about["text"]) if path.is_dir() else labeled_rows(path, column)
     return Labeled([str(name) for name in class_names(rows, column)], lambda: described(rows, about), [])

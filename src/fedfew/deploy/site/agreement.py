@@ -103,7 +103,7 @@ def _described(head: Mapping[str, Any], ready: Ready | None, delta: float) -> di
         if members := head["about"].get("members"):  # of a secure sum
             about["members"] = [f"site {number}: {mark}" for number, mark in members.items()]
         with suppress(FedfewError):  # without the extra nothing can be said
-            about["epsilon"] = epsilon({ready.noise: int(config["rounds"])}, delta) if ready.noise else None
+            about["epsilon"] = epsilon({ready.noise: int(about["rounds"])}, delta) if ready.noise else None
             about["delta"] = delta
     return about
 
