@@ -105,8 +105,8 @@ def _student(n: int, share: float = 1 - ALPHA / 2) -> float:
 def _student_p(mean: float, se: float, n: int) -> float:
     from scipy.special import stdtr
 
-    if not se:
-        return 0.0 if mean else 1.0
+    if not se:  # all values are equal: as far as signs can tell
+        return float(2.0 ** (1 - n)) if mean else 1.0
     return float(2 * stdtr(n - 1, -abs(mean) / se))
 
 

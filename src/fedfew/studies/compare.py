@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from fedfew.config.tree import NAMED
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
-from fedfew.runs.intervals import ALPHA, FEWEST, MOST_SEEDS, POWER, Interval, holm
+from fedfew.runs.intervals import ALPHA, Interval, holm
 from fedfew.runs.run import TITLES, Run
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, settings, varying
+from fedfew.studies.notes import NOT_SEARCHED, row_notes, table_notes
 from fedfew.studies.tables import as_rows, to_html, to_text
 
 if TYPE_CHECKING:
@@ -130,11 +131,12 @@ def compare(
     for group in groups.values():
         row, faults = _row(group, keys, pairing, which)
         rows.append(row)
-        notes += _notes(row, group, differ, faults)
+        mixed = [key for key in _differing(group, differ)[1:] if key not in row.key]
+        notes += row_notes(row, [entry.run for entry in group], mixed, faults)
     corrected = holm([row.difference.p if row.difference else None for row in rows])
     rows = [replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
     rows.sort(key=lambda row: -row.accuracy.mean)
-    notes += _table_notes(rows, entries, pairing)
+    notes += table_notes(rows, [entry.run for entry in entries], pairing)
     return Comparison(tuple(keys), which, tuple(rows), tuple(dict.fromkeys(notes)), left_out, against)
 
 
@@ -226,68 +228,9 @@ def _row(group: Sequence[Scored], keys: Sequence[str], pairing: Pairing, which: 
         rounds=min(run.done for run in runs),
         partial=any(not run.finished for run in runs),
         unpublished="; or ".join(dict.fromkeys(run.unpublished for run in runs)),
-        tuned="; or ".join(dict.fromkeys(run.tuned or "not searched for" for run in runs)),
+        tuned="; or ".join(dict.fromkeys(run.tuned or NOT_SEARCHED for run in runs)),
     )
     return row, sorted(faults)
-
-
-def _notes(row: Row, group: Sequence[Scored], differ: Iterable[str], faults: Iterable[str]) -> list[str]:
-    """Where a row could mislead."""
-    mixed = [key for key in _differing(group, differ)[1:] if key not in row.key]
-    notes = [f"{row.label} averages over runs that differ in {', '.join(mixed)}: add them to --by"] if mixed else []
-    notes += [f"{row.label}: {fault}" for fault in faults]
-    if row.unpublished:
-        notes.append(f"* {row.label} is not as published: {row.unpublished}")
-    if early := [f"{e.run.done} of {e.run.planned}" for e in group if e.run.final.get("stopped")]:
-        notes.append(f"{row.label} ended early, after round {', '.join(early)}: {group[0].run.flat['evaluate.stop']}")
-    if row.partial:
-        reached = ", ".join(f"{e.run.done} of {e.run.planned}" for e in group if not e.run.finished)
-        notes.append(f"{row.label} includes runs that are not finished, at round {reached}")
-    return notes
-
-
-def _table_notes(rows: Sequence[Row], entries: Sequence[Scored], pairing: Pairing) -> list[str]:
-    """What the table's numbers mean, and where it could mislead as a whole."""
-    notes = []
-    if few := ", ".join(row.label for row in rows if row.accuracy.n < FEWEST):
-        notes.append(f"Fewer than three seeds give no interval, only the values: {few}")
-    if any(row.accuracy.low is not None for row in rows):
-        notes.append(_covered(rows, entries))
-    if tested := [row for row in rows if row.p is not None]:
-        several = f", corrected for {len(tested)} comparisons (Holm)" if len(tested) > 1 else ""
-        notes.append(f"p: paired t-test against {pairing.name} over seeds{several}")
-    if needed := [_needed(row) for row in tested if not row.significant and row.difference]:
-        listed = ", ".join(filter(None, needed))
-        notes += (
-            [f"Seeds needed to find a difference of this size ({100 * POWER:.0f} % power): {listed}"] if listed else []
-        )
-    if len({row.tuned for row in rows}) > 1:
-        notes.append("Unequal effort: " + "; ".join(f"{row.label}: {row.tuned}" for row in rows))
-    elif rows[0].tuned != "not searched for":
-        notes.append(f"Settings of all rows: {rows[0].tuned}")
-    if not pairing:
-        notes.append("No server-only run among these, so no difference is shown")
-    return notes
-
-
-def _covered(rows: Sequence[Row], entries: Sequence[Scored]) -> str:
-    """What the intervals of a table cover."""
-    data: dict[str, set[int]] = {}
-    for row in rows:
-        if row.accuracy.n > 1:
-            data[row.label] = {entry.run.seeds[1] for entry in entries if str(entry.run.path) in row.runs}
-    if any(len(splits) == 1 for splits in data.values()):
-        return "All seeds of a row have the same labels and clients: intervals cover the training alone"
-    fixed = all(e.flat.get("dataset.split") == "standard" and not e.flat.get("dataset.test") for e in entries)
-    same = ", but not of the test images, which are always the same" if fixed else ""
-    return f"Intervals cover the draw of labels and clients and the training{same}"
-
-
-def _needed(row: Row) -> str:
-    needed = row.difference.seeds_needed if row.difference else None
-    if needed is None:
-        return ""
-    return f"{row.label} {needed if needed <= MOST_SEEDS else f'more than {MOST_SEEDS:,}'}"
 
 
 def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:

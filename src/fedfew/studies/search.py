@@ -74,7 +74,7 @@ class Search:
     def cell(self, drawn: Mapping[str, Any], **more: Any) -> Cell:
         """The cell of a trial, or of its settings with other ones."""
         own = {key: _short(drawn[key]) for key in self.keys if key in drawn} | more
-        named = {METHOD: self.base[METHOD]} if METHOD in self.base and more else {}
+        named = {METHOD: self.base[METHOD]} if METHOD in self.base else {}
         return Cell(slug(named | own), load(self.source, {**self.base, **own}), self.told if more else "")
 
     def winner(self, seeds: int) -> list[Cell]:

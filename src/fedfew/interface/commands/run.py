@@ -130,6 +130,8 @@ def _show(run: Run, alone: Run | None) -> None:
         print_table(("", run.method, alone.method), [[key, rows[key], others.get(key, "–")] for key in rows], title)
     else:
         print_table(("", ""), rows.items(), title)
+    if run.unpublished:
+        note(f"not as published: {run.unpublished}")
     say(f"run folder: {run.path}" + (f" (server-only: {alone.path})" if alone else ""))
 
 

@@ -19,12 +19,13 @@ from fedfew.interface.commands.run import scaled_overrides
 from fedfew.interface.commands.verdict import folds_of
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
+from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
 from fedfew.studies.learning_curve import gains, halves, pairs, sentence
 from fedfew.studies.parallel import check_jobs
 from fedfew.studies.search import best_validation, search, searches, space_of
-from fedfew.studies.sweep import axes_of, cells_of, located, repeated
+from fedfew.studies.sweep import axes_of, cells_of, repeated
 from fedfew.studies.tables import accuracy_text, points
 from fedfew.studies.verdict import Gain
 
@@ -80,16 +81,17 @@ def sweep(
 
 def _show(tally: BatchResult, folder: Path, json: bool) -> None:
     rows: list[dict[str, Any]] = []
-    for cell, path in zip(tally.cells, located(tally.cells, folder), strict=True):
-        run = Run.open(path) if path else None
+    for event in {event.cell.identity: event for event in tally.ends}.values():
+        run = Run.open(event.path) if (event.path / CONFIG).is_file() else None
         rows.append(
             {
-                "run": str(path) if path else None,
-                "cell": cell.name,
+                "run": str(event.path) if run else None,
+                "cell": event.cell.name,
+                "not_as_published": run.unpublished if run else "",
                 "rounds": run.done if run else 0,
                 "finished": bool(run and run.finished),
                 "accuracy": run.accuracy() if run else None,
-                "best_validation": best_validation(path) if path and run and run.done else None,
+                "best_validation": best_validation(run.path) if run and run.done else None,
             }
         )
     rows.sort(key=lambda row: -(row["best_validation"] or 0.0))
@@ -99,8 +101,11 @@ def _show(tally: BatchResult, folder: Path, json: bool) -> None:
     texts = []
     for row in rows:
         state = str(row["rounds"]) if row["finished"] else f"{row['rounds']}, not finished"
-        texts.append([row["cell"], state, percent(row["best_validation"]), percent(row["accuracy"])])
+        star = "*" if row["not_as_published"] else ""
+        texts.append([row["cell"] + star, state, percent(row["best_validation"]), percent(row["accuracy"])])
     print_table(("run", "rounds", "best validation", "accuracy"), texts, "by validation accuracy, best first")
+    for text in sorted({row["not_as_published"] for row in rows if row["not_as_published"]}):
+        note(f"* not as published: {text}")
     say(f"folder: {folder}; `fedfew compare {folder}` averages over the seeds")
 
 
