@@ -101,3 +101,10 @@ def test_with_little_noise_for_single_images_the_sums_are_those_of_the_bounded_a
     much = parts_of(tmp_path / "x", IMAGES | {"privacy.noise": 1e4})
     states = trained(much, local_fleet(much))
     assert bool(states[-1].omega.isfinite().all())
+
+
+@pytest.mark.parametrize("noise", [0.1, 30.0])
+def test_noise_at_each_site_passes_the_gate(tmp_path: Path, noise: float) -> None:
+    parts = parts_of(tmp_path / "x", IMAGES | {"privacy.sums": "open", "privacy.noise": noise})
+    states = trained(parts, local_fleet(parts))
+    assert len(states[-1].participation) == 6 and float(states[-1].extra["step"]) >= 1

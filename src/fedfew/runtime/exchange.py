@@ -175,18 +175,19 @@ def checker(
 ) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
     """Turns an answer into the update that the method expects, or into the reason it is refused.
 
-    An answer is checked as received and, where a transform has encoded it, again after decoding.
+    An answer is checked as received and, where a transform has encoded it, again after decoding; what is not undone,
+    such as noise, stays.
     """
-    *_, travels = schemas = wire.schemas(layout)
-    decodes = any(type(transform).decode is not Transform.decode for transform in wire.transforms)
+    stays = [transform for transform in wire.transforms if type(transform).decode is Transform.decode]
+    travels, plain = wire.reply_schema(layout), Wire(wire.method, stays).reply_schema(layout)
 
     def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
         size = None if clients.sizes is None else int(clients.sizes[update.client])
         fault = clients.gate.check(update, payload, travels, size, classes)
-        if fault is not None or not decodes:
+        if fault is not None or len(stays) == len(wire.transforms):
             return fault or update
         decoded = wire.decode(update, payload, layout)
-        return clients.gate.check(decoded, payload, schemas[0], size, classes) or decoded
+        return clients.gate.check(decoded, payload, plain, size, classes) or decoded
 
     return check
 
