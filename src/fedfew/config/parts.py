@@ -103,8 +103,8 @@ def prepare(config: Config, data: D, report: Report | None = None, backbone: str
     if has_backbone(module):
         module.check(data.samples)
     if has_backbone(module) and module.once:
-        displaced = bool(getattr(config.method, "scanners", False))
-        data = module.featured(data, cores(), engine.chosen_device(), report, displaced)
+        displaced, named = (bool(getattr(config.method, wish, False)) for wish in ("scanners", "names"))
+        data = module.featured(data, cores(), engine.chosen_device(), report, displaced, named)
         module = module.trained_part()
     return data, _bound(module, data, engine)
 

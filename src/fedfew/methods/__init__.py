@@ -37,6 +37,7 @@ METHODS: "Registry[Entry[Any]]" = Registry(
         "fedyogi": ("fedopt:FEDYOGI", "FedAvg with Yogi at the server."),
         "scaffold": ("scaffold:SCAFFOLD", "FedAvg with control variates against client drift; twice the traffic."),
         "server-only": ("server_only:SERVER_ONLY", "The labels alone: the baseline to beat."),
+        "labels-names": ("labels_names:LABELS_NAMES", "Labels and class names that the backbone knows."),
         "all-labels": ("all_labels:ALL_LABELS", "Clients train on true labels; in simulation only."),
         "pooled": ("pooled:POOLED", "All labels, no federation: the upper bound; in simulation only."),
     },

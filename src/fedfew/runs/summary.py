@@ -132,7 +132,7 @@ def totals(records: Sequence[RoundRecord]) -> dict[str, Any]:
         "missing": sum(len(r["missing"]) for r in records),
         "skipped": sum(r["skipped"] for r in records),
         "seconds": round(sum(sum(r["seconds"].values()) for r in records), 2),
-    }
+    } | ({"names": named} if (named := max((r["metrics"].get("names") or 0.0 for r in records), default=0.0)) else {})
 
 
 def privacy_of(records: Sequence[RoundRecord], privacy: "Privacy") -> dict[str, Any] | None:

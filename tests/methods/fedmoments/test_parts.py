@@ -14,7 +14,7 @@ from fedfew.methods.fedmoments.basis import features as features_of
 from fedfew.methods.fedmoments.em import THINNEST, responsibilities, spread_of
 from fedfew.methods.fedmoments.logistic import logistic
 from fedfew.methods.fedmoments.path import Rule, paths_of
-from fedfew.methods.fedmoments.prior import label_spread, prior_of
+from fedfew.methods.fedmoments.prior import Known, prior_of
 from fedfew.methods.fedmoments.share import UNKNOWN, Share, folds_of, judged_share, label_model
 from fedfew.methods.fedmoments.survey import Space, Survey, Tally, matrix_of, moments_of
 from fedfew.models.backbones.pretrained import LENGTH
@@ -27,16 +27,6 @@ def test_without_a_pull_the_mix_is_the_clients_own_and_with_an_endless_one_the_g
     assert torch.allclose(responsibilities(scores, 1e12, even, 5), scores.softmax(1))
     own = responsibilities(scores, 0.0, even, 200)
     assert float(own[2, 0]) > float(scores.softmax(1)[2, 0]), "two images of class 0 make a third likelier"
-
-
-@pytest.mark.parametrize("classes", [2, 3, 10, 100])
-def test_the_spread_of_class_means_is_that_of_all_classes(classes: int) -> None:
-    """Cov_c(M_c) = Σ_c (M_c − M̄)²/C, from images with noise around each mean."""
-    rng = torch.Generator().manual_seed(0)
-    means = torch.linspace(-1, 1, classes).double()[:, None]
-    labels = torch.arange(classes).repeat(2000 // classes + 200)
-    z = means[labels] + 0.5 * torch.randn(len(labels), 1, generator=rng).double()
-    assert float(label_spread(z, labels, classes)) == pytest.approx(float(means.var(0, correction=0)), rel=0.1)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10, 100])
@@ -54,7 +44,7 @@ def test_the_skew_of_sites_is_found_for_any_number_of_classes(classes: int, alph
     survey = Survey(len(x), survey.squares, 1500, survey.total, survey.second, sums.T @ sums / n)
     space, known = Space.of(survey), torch.arange(classes).repeat(60)
     labeled = torch.from_numpy(means[known.numpy()] + rng.normal(size=(len(known), width)))
-    prior = prior_of(survey, space, space(labeled), known, classes)
+    prior = prior_of(survey, space(labeled), known, classes, space, Known(), None)
     assert prior.alpha == pytest.approx(alpha, rel=0.25, abs=0.15)
 
 
@@ -64,7 +54,7 @@ def test_the_spread_of_clients_tells_directions_and_skew(mu: float, low: float, 
     survey = survey_of(parts)
     space = Space.of(survey)
     many = torch.arange(CLASSES).repeat(200)
-    prior = prior_of(survey, space, space(features_of(Vectors(cloud(many, 5))))[:, :8], many, CLASSES)
+    prior = prior_of(survey, space(features_of(Vectors(cloud(many, 5))))[:, :8], many, CLASSES, space, Known(), None)
     assert prior.seen == CLASSES - 1
     assert low < prior.alpha < high, "α = μ·C"
 
@@ -72,7 +62,7 @@ def test_the_spread_of_clients_tells_directions_and_skew(mu: float, low: float, 
 def test_clients_that_are_alike_show_no_direction() -> None:
     parts, _, site, _ = world(1e6, clients=200)
     survey = survey_of(parts)
-    prior = prior_of(survey, Space.of(survey), torch.randn(12, 8).double(), site.labeled.labels, 4)
+    prior = prior_of(survey, torch.randn(24, 8).double(), site.labeled.labels, 4, Space.of(survey), Known(), None)
     assert prior.seen == 0
     assert prior.alpha > 1000
 
@@ -86,7 +76,7 @@ def test_what_only_clients_differ_in_is_not_taken_for_classes() -> None:
     survey = survey_of([(LENGTH * x / x.norm(dim=2, keepdim=True)).half() for x in shifted])
     space = Space.of(survey)
     mine = space(features_of(site.labeled.samples))
-    assert prior_of(survey, space, mine, site.labeled.labels, CLASSES).seen == 0
+    assert prior_of(survey, mine, site.labeled.labels, CLASSES, space, Known(), None).seen == 0
 
 
 def test_no_direction_is_thinner_than_it_can_be() -> None:
@@ -152,10 +142,13 @@ def test_the_labels_decide_how_much_the_sites_count() -> None:
     labels = torch.arange(40) % 4
     truth = torch.nn.functional.one_hot(labels, 4).double()
     weak = 0.5 * truth + torch.randn(40, 4, generator=rng).double()
-    assert judged_share(4 * truth + torch.randn(40, 4, generator=rng).double(), weak, labels).sites == 1.0
-    assert judged_share(truth.roll(1, 1), weak, labels).sites == 0.0, "wrong classes"
-    assert judged_share(torch.zeros(40, 4).double(), 2 * truth + weak, labels).sites == 0.0, "nothing"
-    assert judged_share(truth[:0], weak[:0], labels[:0]) == Share(0.5, 0.5, 1.0), "nothing to judge by"
+    strong = 4 * truth + torch.randn(40, 4, generator=rng).double()
+    nothing = torch.zeros(40, 4).double()
+    assert judged_share(strong, weak, strong, labels).sites == 1.0
+    assert judged_share(strong, weak, nothing, labels).sites == 0.0, "the path of all labels has gone elsewhere"
+    assert judged_share(truth.roll(1, 1), weak, strong, labels).sites == 0.0, "wrong classes"
+    assert judged_share(nothing, 2 * truth + weak, strong, labels).sites == 0.0, "nothing"
+    assert judged_share(truth[:0], weak[:0], strong[:0], labels[:0]) == Share(0.5, 0.5, 1.0), "nothing to judge by"
 
 
 def test_chance_is_seldom_taken_for_help() -> None:
@@ -164,8 +157,8 @@ def test_chance_is_seldom_taken_for_help() -> None:
     shares = []
     for _ in range(60):
         own = 1.5 * truth + torch.randn(40, 4, generator=rng).double()
-        shares.append(judged_share(torch.randn(40, 4, generator=rng).double(), own, labels).sites)
-    assert sum(share > 0 for share in shares) <= 12
+        shares.append(judged_share(torch.randn(40, 4, generator=rng).double(), own, 4 * truth, labels).sites)
+    assert sum(share > 0 for share in shares) <= 8
     assert max(shares) <= 0.5
 
 

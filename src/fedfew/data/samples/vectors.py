@@ -31,6 +31,8 @@ class Vectors(Samples):
     """How they were made from the rows of a table (``data/rows/encoder.py``)."""
     moved: Tensor | None = None
     """The mean displacement of these samples' vectors under each of S scanner-like changes (S×d), where it is known."""
+    names: Tensor | None = None
+    """What a backbone knows of the classes' names, as weights of the vectors (C×d), where it knows them."""
 
     @staticmethod
     def described(data: Tensor, about: Mapping[str, Any]) -> "Vectors":

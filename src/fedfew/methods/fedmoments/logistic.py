@@ -10,13 +10,15 @@ TOLERANCE = 1e-10
 """A step that promises less than this is not taken."""
 
 
-def logistic(x: Tensor, labels: Tensor, classes: int, penalty: float, steps: int = 60) -> tuple[Tensor, Tensor]:
-    """W, b that minimise mean cross-entropy(x W + b) + penalty/2 (‖W‖² + ‖b‖²)."""
+def logistic(
+    x: Tensor, labels: Tensor, classes: int, penalty: float, steps: int = 60, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """W, b that minimise mean cross-entropy(x W + b + start) + penalty/2 (‖W‖² + ‖b‖²)."""
     wide = torch.cat([x, torch.ones_like(x[:, :1])], 1)
     target = one_hot(labels, classes).to(x)
 
     def loss(weight: Tensor) -> tuple[float, Tensor]:
-        log_p = (wide @ weight).log_softmax(1)
+        log_p = (wide @ weight if start is None else start + wide @ weight).log_softmax(1)
         value = penalty / 2 * weight.square().sum() - (target * log_p).sum() / len(x)
         gradient = torch.addmm(weight, wide.T, log_p.exp_() - target, beta=penalty, alpha=1 / len(x))
         return float(value), gradient

@@ -46,6 +46,7 @@ from fedfew.methods.fedmoments.em import SENT, TEMPERATURES, ClassSums, Shape, c
 from fedfew.methods.fedmoments.forget import forgotten, keep_surveys
 from fedfew.methods.fedmoments.path import Path, Rule, paths_of
 from fedfew.methods.fedmoments.plausibility import Implausible
+from fedfew.methods.fedmoments.prior import Known
 from fedfew.methods.fedmoments.share import UNKNOWN, LabelModel, folds_of, judged_share, label_model
 from fedfew.methods.fedmoments.shift import SHIFT, Shift, shift_of
 from fedfew.methods.fedmoments.survey import Space, Tally, moments_of
@@ -92,6 +93,7 @@ class FedMoments(Federated):
     scanners: Annotated[
         bool, Doc("whether to look for sites whose scanner differs from the one of the labels, and to take it back")
     ] = True
+    names: Annotated[bool, Doc("whether to use what the backbone knows of the classes' names")] = True
     most_steps: Annotated[
         Natural, Doc("number of steps of EM, whether classes have settled or not; 0: until they have")
     ] = 0
@@ -121,10 +123,12 @@ class FedMoments(Federated):
     def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """The best model from the labels alone, and the units of what clients send."""
         x, labels = features(site.labeled.samples), site.labeled.labels
-        own = label_model(x, labels, site.classes, folds_of(labels, site.classes, self.folds))
+        fold = folds_of(labels, site.classes, self.folds)
+        own = label_model(x, labels, site.classes, fold, names_of(site) if self.names else None)
         frame = Frame.of(x @ basis_of(site.network, self.directions), even=self.image_noise > 0)
         omega = as_model(site, own.weight, own.bias)
         extra = {"own_weight": own.weight, "own_bias": own.bias, "own_held_out": own.held_out}
+        extra |= {"own_names": torch.tensor(own.names)}
         return replace(state, omega=omega, sigma=omega, extra=extra | {"origin": frame.origin, "scale": frame.scale})
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
@@ -212,7 +216,7 @@ class FedMoments(Federated):
         paths = self._paths(extra, site, shape)
         begun = packed([path.start(self._mix(path, None)) for path in paths], None)
         metrics = {"surveyed": Tally.of(extra, shape.width).images, "alpha": paths[0].prior.alpha, "shift": gain}
-        metrics |= {"directions": float(paths[0].prior.seen)}
+        metrics |= {"directions": float(paths[0].prior.seen), "names": float(extra["own_names"])}
         return replace(state, extra=extra | begun | {"step": scalar(0.0)}), Outcome(metrics=metrics)
 
     def _shifted(self, extra: Mapping[str, Tensor], site: ServerSite, shape: Shape) -> tuple[dict[str, Tensor], float]:
@@ -322,10 +326,12 @@ class FedMoments(Federated):
 
     def _paths(self, extra: Mapping[str, Tensor], site: ServerSite, shape: Shape) -> list[Path]:
         """The path of all labels, then those without a fold."""
-        shift, reads = Shift.sent(extra), reads_of(site.network, basis_of(site.network, self.directions))
+        shift, basis = Shift.sent(extra), basis_of(site.network, self.directions)
+        names = names_of(site) if self.names else None
+        known = Known(reads_of(site.network, basis), None if names is None else names @ basis)
         noisy = self.image_noise > 0
         alpha = SKEW if noisy or self.sums_only else None if shift is None else shift.alpha
-        rule = Rule(self.width, self.confidence, self.label_weight, self.evidence, alpha, not noisy, reads)
+        rule = Rule(self.width, self.confidence, self.label_weight, self.evidence, alpha, not noisy, known)
         survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
         if noisy:
             survey = replace(survey, floor=Opened(shape, float(extra["noise"])).floor(survey, float(extra["scale"][0])))
@@ -346,8 +352,8 @@ class FedMoments(Federated):
             weight, bias = path.model(part)
             held_out[fold == f] = v[fold == f, : len(weight)] @ weight + bias
         judged = fold != UNKNOWN
-        share = judged_share(held_out[judged], own.held_out[judged], labels[judged])
         weight, bias = paths[0].model(sums[0])
+        share = judged_share(held_out[judged], own.held_out[judged], (v @ weight + bias)[judged], labels[judged])
         s, b, g = share.sites, share.site_sharpness * share.sites, share.label_sharpness * (1 - share.sites)
         full = b * basis @ weight
         offset = b * (bias - extra["origin"].double() @ weight)
@@ -381,6 +387,12 @@ def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:
     return site.network.layout.pack({names[0]: weight.T.float(), names[1]: bias.float()})
 
 
+def names_of(site: ServerSite) -> Tensor | None:
+    """What the backbone knows of the classes' names, as weights of the features (C×D); None if nothing."""
+    names: Tensor | None = getattr(site.labeled.samples, "names", None)
+    return None if names is None else names.double()
+
+
 def added_up(updates: Updates, round: int) -> Updates:
     """The sum over the clients of a round as one update; of a secure sum it is that already."""
     longest = max((len(u.reply["sums"]) for u in updates), default=0)
@@ -391,10 +403,10 @@ def added_up(updates: Updates, round: int) -> Updates:
     return [replace(parts[0], client=round, reply={"sums": total}, examples=sum(u.examples for u in parts))]
 
 
-def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
+def refuse(method: Federated, scenario: Scenario) -> Iterator[FedfewError]:
     """The backbone must be frozen."""
     if not scenario.frozen_backbone:
-        problem = "fedmoments works on the features of a frozen backbone"
+        problem = "it works on the features of a frozen backbone"
         yield FedfewError("E113", "method.name", problem, 'Set model.name = "efficientnet-lite0", model.train = "head"')
 
 

@@ -9,7 +9,7 @@ model has seen the held-out labels nowhere: neither in its start nor in what cli
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from fedfew.methods.fedmoments.em import (
     sureness,
     temperature_for,
 )
-from fedfew.methods.fedmoments.prior import Prior, prior_of, shifted_prior
+from fedfew.methods.fedmoments.prior import Known, Prior, prior_of
 from fedfew.methods.fedmoments.survey import Space, Survey
 
 RIDGE, WIDE_RIDGE = 0.02, 0.1
@@ -42,8 +42,8 @@ class Rule:
     """α, if sites have scanners of their own (``shift.py``) or say nothing of their spread (``bounded.py``)."""
     sure: bool = True
     """Whether clients say how sure the model is; if not, the labeled images do."""
-    reads: Tensor | None = None
-    """How much the backbone's classifier reads each direction of v (p), if it has one."""
+    known: Known = field(default_factory=Known)
+    """What the backbone knows of the classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +66,10 @@ class Path:
         space = Space.of(survey)
         labeled = space(v)
         narrow = labeled[:, : rule.width]
-        if rule.alpha is None:
-            prior = prior_of(survey, space, narrow, labels, classes)
-        else:
-            prior = shifted_prior(space, narrow.shape[1], rule.alpha, rule.reads)
+        prior = prior_of(survey, narrow, labels, classes, space, rule.known, rule.alpha)
         counts = torch.bincount(labels, minlength=classes).double()
-        anchor = prior.shrunk(class_sums(narrow, labels, classes) / counts[:, None].clamp_min(1), counts)
+        means = class_sums(narrow, labels, classes) / counts[:, None].clamp_min(1)
+        anchor = prior.named(narrow, labels, rule.known.means(space, classes, narrow.shape[1])).shrunk(means, counts)
         return Path(rule, space, prior, labeled, labels, anchor)
 
     @property

@@ -122,6 +122,10 @@ class Space:
     def __call__(self, v: Tensor) -> Tensor:
         return (v - self.centre) @ self.basis
 
+    def turned(self, weights: Tensor, width: int) -> Tensor:
+        """Weights N×p of v as weights of the first ``width`` coordinates c: v = centre + c (basis · values)ᵀ."""
+        return weights[:, : len(self.basis)] @ (self.basis * self.values)[:, :width]
+
     def sums(self, counts: Tensor, moments: Tensor) -> Tensor:
         """Σ r c (C×d) from Σ r (C) and Σ r v (C×p)."""
         return (moments - counts[:, None] * self.centre) @ self.basis

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.core.storage import digest
+from fedfew.models.backbones.imagenet import named_weights
 from fedfew.models.backbones.pretrained import (
     Backbone,
     Hidden,
@@ -184,6 +185,6 @@ def efficientnet_lite0(
     module.load_state_dict(folded(published))
     module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     preprocess = Preprocess(size, (127 / 255,) * 3, (128 / 255,) * 3)
-    backbone = Backbone(NAME, module, preprocess, LAST, published["_fc.weight"])
+    backbone = Backbone(NAME, module, preprocess, LAST, published["_fc.weight"], named_weights)
     options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
     return pretrained(backbone, channels, pixels, classes, options)

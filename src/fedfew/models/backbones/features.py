@@ -50,15 +50,19 @@ def with_features(
     device: torch.device,
     report: Report | None = None,
     displaced: bool = False,
+    named: bool = False,
 ) -> D:
-    """The data with features N×V×d (float16) in place of the images; the server's with ``displacements``, if asked."""
+    """The data with features N×V×d (float16) in place of the images; the server's with ``displacements`` and with
+    what the backbone knows of the classes' names, if asked."""
     images = {name: samples for name, samples in data.sets.items() if isinstance(samples, Images | Texts)}
     features = extract(model, list(images.values()), workers, device, report)
     fingerprint = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())
     sets = dict(zip(images, map(Vectors, features), strict=True))
     own = images.get("server")
     if displaced and isinstance(own, Images) and len(own):
-        sets["server"] = Vectors(sets["server"].data, moved=displacements(model, own, workers, device))
+        sets["server"] = replace(sets["server"], moved=displacements(model, own, workers, device))
+    if named and own is not None:
+        sets["server"] = replace(sets["server"], names=model.named(data.classes))
     made = data.with_sets(sets)
     return replace(made, origin=Origin(data.about, fingerprint, model.about(), model.classifier))
 

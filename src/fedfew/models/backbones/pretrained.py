@@ -4,7 +4,7 @@ Preprocessing is part of the module, so it applies wherever the module is used: 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Annotated, Any, Literal
@@ -79,6 +79,8 @@ class Backbone:
     """Name prefixes of the parameters that ``train = "last"`` trains."""
     classifier: Tensor | None = None
     """The weights of the classifier it was trained with, classes×d, if they are known."""
+    named: Callable[[Tensor, Sequence[str]], Tensor | None] | None = None
+    """From these weights and names of classes to weights C×d, where the classes of the classifier have names."""
     file_hash: str = ""
     """SHA-256 of the file, where the module has no weights of its own."""
 
@@ -111,7 +113,7 @@ class Pretrained(Head):
         self.backbone = backbone.module
         self.preprocess, self.name, self.hash = backbone.preprocess, backbone.name, backbone.hash
         self.views, self.lr_scale, self.trained = views, lr_scale, train
-        self.classifier = backbone.classifier
+        self.classifier, self._named = backbone.classifier, backbone.named
         self.once = train == "head" or (train == "last" and hasattr(self.backbone, "trunk"))
         if self.once:
             with torch.no_grad():
@@ -133,15 +135,28 @@ class Pretrained(Head):
         return super().forward(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
 
     def featured(
-        self, data: D, workers: int, device: torch.device, report: Report | None = None, displaced: bool = False
+        self,
+        data: D,
+        workers: int,
+        device: torch.device,
+        report: Report | None = None,
+        displaced: bool = False,
+        named: bool = False,
     ) -> D:
         """The data with features in place of the images: from the cache, or computed on so many threads.
 
-        ``displaced``: the server's with their displacements under scanner-like changes.
+        The server's have their displacements under scanner-like changes, and what the backbone knows of the classes'
+        names, if asked.
         """
         from fedfew.models.backbones.features import with_features
 
-        return with_features(data, self, workers, device, report, displaced)
+        return with_features(data, self, workers, device, report, displaced, named)
+
+    def named(self, classes: Sequence[str]) -> Tensor | None:
+        """What the backbone knows of classes by their names, as weights of the features (C×d); None if nothing."""
+        if self.classifier is None or self._named is None:
+            return None
+        return self._named(self.classifier, classes)
 
     def trained_part(self) -> Head:
         """The part that takes the features: the head alone, or the whole model where more is trained."""

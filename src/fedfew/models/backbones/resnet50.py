@@ -21,6 +21,7 @@ from fedfew.core.storage import digest
 from fedfew.data.archives import take
 from fedfew.data.cache import cache_folder, new_folder
 from fedfew.data.sources import npm_package
+from fedfew.models.backbones.imagenet import named_weights
 from fedfew.models.backbones.pretrained import (
     Backbone,
     Hidden,
@@ -165,6 +166,6 @@ def resnet50(
     module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     preprocess = Preprocess(size, tuple(value / 255 for value in MEAN), (1 / 255,) * 3)
     classifier = weights["fc1000/kernel"].T.contiguous()
-    backbone = Backbone(NAME, module, preprocess, ("blocks.15.",), classifier)
+    backbone = Backbone(NAME, module, preprocess, ("blocks.15.",), classifier, named_weights)
     options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
     return pretrained(backbone, channels, pixels, classes, options)

@@ -4,6 +4,7 @@ The vector of a text is the mean over its tokens' last states, scaled to one len
 and the tokenizer from its JSON; no code that comes with a model is run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,6 +66,14 @@ class Sentence(Pretrained):
     def of_tokens(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Logits of texts whose tokens are numbered already, for exports."""
         return Head.forward(self, self._pooled(tokens, mask))
+
+    def named(self, classes: Sequence[str]) -> Tensor | None:
+        """The vectors of the names themselves; None where they are only numbers."""
+        if all(name.isdigit() for name in classes):
+            return None
+        with torch.inference_mode():
+            vectors = self._embed(Texts.of(classes, max(len(name.encode()) for name in classes)).data).cpu()
+        return vectors - vectors.mean(0)
 
     def check(self, samples: Samples) -> None:
         """E110 for anything but texts."""
