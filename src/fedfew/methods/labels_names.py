@@ -14,13 +14,13 @@ from fedfew.methods.entry import Entry
 from fedfew.methods.fedmoments.basis import features
 from fedfew.methods.fedmoments.method import as_model, names_of, refuse
 from fedfew.methods.fedmoments.share import folds_of, label_model
-from fedfew.methods.server_only import ServerOnly
+from fedfew.methods.server_only import NoClients
 
 FOLDS = 4
 
 
 @dataclass(frozen=True)
-class LabelsNames(ServerOnly):
+class LabelsNames(NoClients):
     """The baseline for data whose classes the backbone knows by name."""
 
     names = True

@@ -17,7 +17,27 @@ from fedfew.training.supervised import train_server
 
 
 @dataclass(frozen=True)
-class ServerOnly(Federated):
+class NoClients(Federated):
+    """A baseline that asks no client."""
+
+    def asks(self, state: ServerState) -> bool:
+        return False
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        return {}
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        raise FedfewError("E113", "method.name", "it does not train clients")
+
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
+        return replace(state, omega=state.sigma), Outcome()
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return {}
+
+
+@dataclass(frozen=True)
+class ServerOnly(NoClients):
     """The baseline every other method must beat; it takes as many server steps a round as they do."""
 
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
@@ -31,21 +51,6 @@ class ServerOnly(Federated):
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         return replace(state, sigma=train_server(self.server, state.omega, state, site, rng, self.lambda_s))
-
-    def asks(self, state: ServerState) -> bool:
-        return False
-
-    def broadcast(self, state: ServerState, client: int) -> Payload:
-        return {}
-
-    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        raise FedfewError("E113", "method.name", "server-only does not train clients")
-
-    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
-        return replace(state, omega=state.sigma), Outcome()
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return {}
 
 
 SERVER_ONLY = Entry(ServerOnly, aggregator="uniform", asks_clients=False)
