@@ -185,7 +185,9 @@ def fedmatch() -> FedMatch:
 
 
 class TestWhoRefuses:
-    @pytest.mark.parametrize("method", [name for name in METHODS if name not in (*WITH, *BOUNDS, "fedmoments", "labels-names")])
+    @pytest.mark.parametrize(
+        "method", [name for name in METHODS if name not in (*WITH, *BOUNDS, "fedmoments", "labels-names")]
+    )
     def test_other_methods_say_why(self, method: str) -> None:
         said = refusal(method__name=method, client_labels__each=3)
         assert "E113" in said and "no loss for labels of their own" in said and "fedmatch" in said
