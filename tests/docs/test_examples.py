@@ -60,7 +60,7 @@ def test_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyt
     printed = capsys.readouterr().out
     assert {line.split()[0].removesuffix("*") for line in printed.splitlines()[1:5]} == set(script["METHODS"])
     assert "fedfew" in script["METHODS"]
-    assert "±" in printed and "no pair" not in printed
+    assert "Fewer than three seeds" in printed and "no pair" not in printed
     splits = {Run.open(tmp_path / f"out/{name}-1").config.dataset.seed for name in script["METHODS"]}
     assert splits == {1}
     assert (tmp_path / "out/accuracy.png").stat().st_size > 5000
