@@ -124,8 +124,8 @@ def _advert(site: int, context: bytes, sites: Collection[int]) -> Advert:
 def test_keys_that_a_site_has_not_signed_for_this_sum_are_refused() -> None:
     made = Sum(5, 3).run(1)
     ours, other = made.adverts[1], _advert(1, b"another sum".ljust(32), made.all)
-    forged = replace(other, signature=ours.signature)
-    for wrong in (replace(ours, mask=made.adverts[2].seal[::-1]), other, forged):
+    forged = other._replace(signature=ours.signature)
+    for wrong in (ours._replace(mask=made.adverts[2].seal[::-1]), other, forged):
         with refused("keys of site 1 are not signed"):
             steps.share(made.own[0], made.adverts | {1: wrong}, IDENTITY)
     with refused("another key is given in this site's name"):

@@ -70,7 +70,7 @@ class SumClient:
         kept.clear()
         kept[_KEYS] = messages.single(own.seal + own.mask + own.seed)[messages.ROWS]
         kept[_ROUND] = torch.tensor(round)
-        return messages.single(messages.advert_row(advert))
+        return messages.single(b"".join(advert))
 
     def _masked(self, own: Secrets, terms: Terms, payload: Payload, train: Train) -> Reply:
         """Step 3: train from what all sites were promised, and mask the result."""

@@ -87,7 +87,7 @@ class Sum:
         """The sum, and the clients that are in it; E423 if too few stay."""
         offered = self.post.exchange(dict.fromkeys(clients, messages.offer(self.terms, self.identity.members)))
         adverts = self._enough(messages.KEYS, self.post.valid(offered, self._advert))
-        rows = {k: messages.advert_row(advert) for k, advert in adverts.items()}
+        rows = {k: b"".join(advert) for k, advert in adverts.items()}
         replies = self._ask(messages.SHARES, dict.fromkeys(adverts, rows))
         sent = self._enough(messages.SHARES, self.post.valid(replies, partial(_envelopes, adverts)))
         replies = self._ask(messages.MASKED, {k: {u: sealed[k] for u, sealed in sent.items()} for k in sent})
@@ -179,8 +179,8 @@ class SecureExchange:
             terms = Terms.of(state.round, self.weigh(state, cohort), payload, identity.members)
             present = [k for k in cohort if k not in gone]
             words, arrived = self.collect(Sum(post, codec, terms, identity, payload), present)
-            updates = [self._update(clients, codec, words, payload, arrived)]
-            _refuse_harm(updates[0], payload, Screen.of(clients.gate, wire, site, state))
+            screen = Screen.of(clients.gate, wire, site, state)
+            updates = [self._update(clients, codec, words, payload, arrived, screen)]
         except FedfewError as fault:
             if fault.code not in (Refusal.HARMFUL, "E423"):
                 raise
@@ -200,24 +200,20 @@ class SecureExchange:
         return asked.collect(clients)
 
     def _update(
-        self, clients: Clients, codec: Codec, words: Words, payload: Payload, arrived: tuple[int, ...]
+        self, clients: Clients, codec: Codec, words: Words, payload: Payload, arrived: tuple[int, ...], screen: Screen
     ) -> ClientUpdate:
-        """The sum as an update that has passed the gate; it goes under the first client's number."""
+        """The sum as an update, under the first client's number; E421 if it cannot be one, or ruins the model."""
         reply, weight, images = codec.decode(words, payload)
         metrics = {"steps": 1.0 if weight > 0 else 0.0}
         if self.rules.noise:
             metrics["noise"] = codec.noise_of(len(arrived))
         update = ClientUpdate(arrived[0], reply, images, metrics)
         fault = clients.gate.check(update, payload, _of_sum(codec.schema, self.rules), max(images, 0))
-        if fault is not None:
-            raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of {len(arrived)} clients: {fault.reason}")
+        judged = {} if fault else screen.judge({update.client: screen.measure(reply, payload)}).refused
+        for refused in (fault, *judged.values()):
+            if refused is not None:
+                raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of {len(arrived)} clients: {refused.reason}")
         return update
-
-
-def _refuse_harm(update: ClientUpdate, payload: Payload, screen: Screen) -> None:
-    """E421 if the sum ruins the model."""
-    for refused in screen.judge({update.client: screen.measure(update.reply, payload)}).refused.values():
-        raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of the clients: {refused.reason}")
 
 
 def _of_sum(schema: Schema, rules: Rules) -> Schema:

@@ -81,18 +81,13 @@ def words(values: Words) -> Reply:
     return {ROWS: torch.from_numpy(values.astype(np.int64))}
 
 
-def advert_row(advert: Advert) -> bytes:
-    """Three keys and the signature, one after the other."""
-    return advert.seal + advert.mask + advert.seed + advert.signature
-
-
 def read_adverts(message: Mapping[str, Tensor]) -> dict[int, Advert]:
     """The keys of several sites."""
     return {site: read_advert(row) for site, row in read_table(message, ADVERT).items()}
 
 
 def read_advert(row: bytes) -> Advert:
-    """The reverse."""
+    """Three keys and the signature, one after the other."""
     return Advert(row[:32], row[32:64], row[64:96], row[96:])
 
 

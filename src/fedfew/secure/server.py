@@ -1,7 +1,6 @@
 """The server's part in a secure sum: it removes the masks of the sum, not of any summand."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 
 import numpy as np
 
@@ -49,12 +48,7 @@ def _secret(
         raise FedfewError("E423", f"site {site}", f"{len(shares)} shares are left, {threshold} are needed")
     holders = sorted(shares)
     for first in range(len(holders)):
-        secret = join(shares, _weights(tuple((holders * 2)[first : first + threshold])))
+        secret = join(shares, weights(tuple((holders * 2)[first : first + threshold])))
         if secret < 2**256 and told(secret.to_bytes(32)) == known:
             return secret.to_bytes(32)
     raise FedfewError("E423", f"site {site}", "its shares do not fit together")
-
-
-@lru_cache(64)
-def _weights(holders: tuple[int, ...]) -> dict[int, int]:
-    return weights(holders)

@@ -7,6 +7,7 @@ Any t shares determine f(0); fewer say nothing about it.
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 PRIME = 2**521 - 1
 """A Mersenne prime: secrets of 32 bytes fit, and every share takes ``SHARE`` bytes."""
@@ -29,7 +30,8 @@ def evaluate(coefficients: Sequence[int], x: int, prime: int) -> int:
     return value
 
 
-def weights(holders: Sequence[int], prime: int = PRIME) -> dict[int, int]:
+@lru_cache(64)
+def weights(holders: tuple[int, ...] | range, prime: int = PRIME) -> dict[int, int]:
     """Lagrange's weights at 0: the secret is Σ weight · share over these holders."""
     at_zero = {}
     for i in holders:

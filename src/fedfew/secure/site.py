@@ -18,7 +18,7 @@ import hashlib
 import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -37,8 +37,7 @@ ENVELOPE = 2 * SHARE + 16
 """Bytes of a sealed pair of shares."""
 
 
-@dataclass(frozen=True)
-class Advert:
+class Advert(NamedTuple):
     """A site's public keys for one sum and the commitment to its seed, signed."""
 
     seal: bytes
