@@ -19,7 +19,7 @@ SMALLEST = 1e-30
 
 
 @dataclass(frozen=True)
-class Agreement:
+class OutputAgreement:
     """The largest distance between a file and the model over all samples that were tried."""
 
     difference: float
@@ -35,7 +35,7 @@ class Agreement:
         return f"logits differ by {self.difference:.1g} of their range, {self.classes:.1%} of the classes are equal"
 
 
-def agreement(model: Predict, file: Predict, inputs: tuple[Tensor, ...]) -> Agreement:
+def agreement(model: Predict, file: Predict, inputs: tuple[Tensor, ...]) -> OutputAgreement:
     """Compare on these inputs, the first one alone and all in a batch."""
     largest, equal = 0.0, 1.0
     for batch in (tuple(part[:1] for part in inputs), inputs):
@@ -45,7 +45,7 @@ def agreement(model: Predict, file: Predict, inputs: tuple[Tensor, ...]) -> Agre
         largest = max(largest, float(difference) if bool(difference.isfinite()) else float("inf"))
         torn = expected.amax(1) - expected.gather(1, actual.argmax(1, keepdim=True))[:, 0]
         equal = min(equal, float((torn <= TOLERANCE * spread).double().mean()))
-    return Agreement(largest, equal)
+    return OutputAgreement(largest, equal)
 
 
 def _logits(probabilities: Tensor) -> Tensor:

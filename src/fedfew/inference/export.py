@@ -20,7 +20,7 @@ from fedfew.core.extras import require
 from fedfew.core.network import Network
 from fedfew.core.storage import write_atomically, writing
 from fedfew.data.rows.encoder import Encoder
-from fedfew.inference.agreement import Agreement, Predict, agreement
+from fedfew.inference.agreement import OutputAgreement, Predict, agreement
 from fedfew.inference.forms import Form, form_of
 from fedfew.inference.model_card import model_card, write_card
 from fedfew.runs.model_file import read_model
@@ -38,7 +38,7 @@ class Exported:
 
     path: Path
     format: str
-    agreement: Agreement
+    agreement: OutputAgreement
     card: Path | None = None
 
 

@@ -23,7 +23,7 @@ import h11
 
 from fedfew.deploy.audit import Refusals, note_seen
 from fedfew.deploy.front.admission import SiteKeys, Slot, Slots
-from fedfew.deploy.front.upstream import IN_MEMORY, PIECE, Answer, AwayError, Upstream
+from fedfew.deploy.front.upstream import IN_MEMORY, PIECE, AwayError, Upstream, UpstreamAnswer
 from fedfew.deploy.plan import LARGEST_REPLY, ServerPlan, open_server
 from fedfew.deploy.versions import versions
 
@@ -136,7 +136,7 @@ class Front:
             self._uploaded[key] = total
         return None
 
-    async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> Answer:
+    async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> UpstreamAnswer:
         """The SuperLink's answer to a request; raises AwayError."""
         headers = [(name, value) for name, value in request.headers if name.lower() not in _HOP]
         headers.append((b"content-length", str(size).encode()))
@@ -223,7 +223,7 @@ class _Exchange:
                     patience.reschedule((patience.when() or 0.0) + len(event.data) / BODY_RATE)
         return size
 
-    async def _relay(self, answer: Answer) -> None:
+    async def _relay(self, answer: UpstreamAnswer) -> None:
         """Relay the SuperLink's answer piece by piece, as the site reads it."""
         headers = [(name, value) for name, value in answer.headers if name.lower() not in _HOP]
         headers.append((b"content-length", str(answer.size).encode()))

@@ -67,7 +67,7 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class Answer:
+class UpstreamAnswer:
     """The SuperLink's answer."""
 
     status: int
@@ -85,7 +85,7 @@ class Upstream:
         self._idle: list[_Line] = []
         self._free = asyncio.Semaphore(MOST)
 
-    async def ask(self, target: str, headers: Iterable[tuple[bytes, bytes]], body: IO[bytes]) -> Answer:
+    async def ask(self, target: str, headers: Iterable[tuple[bytes, bytes]], body: IO[bytes]) -> UpstreamAnswer:
         """POST a body; raises AwayError."""
         content: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - part of the answer
         try:
@@ -99,7 +99,7 @@ class Upstream:
             raise
         size = content.tell()
         content.seek(0)
-        return Answer(head.status_code, list(head.headers), content, size)
+        return UpstreamAnswer(head.status_code, list(head.headers), content, size)
 
     async def _exchange(self, target: str, headers: Headers, body: IO[bytes], content: IO[bytes]) -> h11.Response:
         line, complete = await self._line(), False

@@ -24,7 +24,7 @@ Answers = list[dict[str, Any]]
 _log = logging.getLogger(__name__)
 
 
-class SumSecrets(Protocol):
+class KeptSecrets(Protocol):
     """What one client keeps between the exchanges of a secure sum."""
 
     def read(self) -> dict[str, Tensor]: ...
@@ -55,7 +55,7 @@ class Ready:
     """Whether the pseudo-labels of each class may be told: they would reveal a real site's class mix."""
     max_weight: float = 1e6
     """Largest entry of a payload."""
-    secrets: Callable[[str, int], SumSecrets] | None = None
+    secrets: Callable[[str, int], KeptSecrets] | None = None
     """Where a client's secrets of a sum are kept, if the run has sums only."""
 
 

@@ -131,7 +131,7 @@ class Traffic:
 
 
 @dataclass
-class Summary:
+class LedgerSummary:
     """What a verified ledger says."""
 
     lines: int = 0
@@ -146,9 +146,9 @@ class Summary:
     """What people at the site decided: approvals, pauses."""
 
 
-def verify(folder: Path, noted: str = "") -> Summary:
+def verify(folder: Path, noted: str = "") -> LedgerSummary:
     """The summary of a ledger; E513 with the line where its chain or kept content is broken."""
-    path, summary = (folder / NAME if folder.is_dir() else folder), Summary()
+    path, summary = (folder / NAME if folder.is_dir() else folder), LedgerSummary()
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -172,7 +172,7 @@ def verify(folder: Path, noted: str = "") -> Summary:
     return summary
 
 
-def _count(summary: Summary, line: Mapping[str, Any]) -> None:
+def _count(summary: LedgerSummary, line: Mapping[str, Any]) -> None:
     summary.first, summary.last = summary.first or line["time"], line["time"]
     if "decision" in line:
         summary.decisions.append(dict(line))

@@ -19,7 +19,7 @@ from fedfew.deploy.certificates import WARNING_DAYS, authority_fingerprint, expi
 from fedfew.deploy.joining import site_rows
 from fedfew.deploy.plan import ServerPlan, open_bundle
 from fedfew.deploy.server.queue import RUNS
-from fedfew.deploy.site.ledger import Summary, verify
+from fedfew.deploy.site.ledger import LedgerSummary, verify
 from fedfew.deploy.site.limits import SiteTerms, site_terms
 from fedfew.interface.report.document import page
 from fedfew.runs.folder import CONFIG, siblings
@@ -40,7 +40,7 @@ class SiteFacts:
     terms: dict[str, Any]
     changed: tuple[str, ...]
     """Limits that differ from the defaults."""
-    ledger: Summary | None
+    ledger: LedgerSummary | None
     fault: str = ""
 
 

@@ -13,7 +13,7 @@ from jinja2 import StrictUndefined, Template
 from fedfew.core.text import percent, size
 from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT
 from fedfew.deploy.plan import ServerPlan
-from fedfew.deploy.site.ledger import Summary
+from fedfew.deploy.site.ledger import LedgerSummary
 from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.versions import versions
 from fedfew.interface.console import print_table, say
@@ -160,7 +160,7 @@ def asked_plan(plan: Mapping[str, Any]) -> None:
     print_table(("", ""), rows.items(), f"plan {plan['plan']}", words=2)
 
 
-def ledger_summary(summary: Summary) -> None:
+def ledger_summary(summary: LedgerSummary) -> None:
     """Print what a ledger says: for each run what came in and what left, and what the site decided."""
     say(f"The chain is whole: {summary.lines:,} lines, {summary.first} to {summary.last}. Its last hash, to be noted:")
     say(f"  {summary.chain}")
