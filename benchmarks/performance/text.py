@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks.performance.peers_table import HEAD, model_name, rows
 
 Results = dict[str, Any]
-BENCHMARKS = ("peers", "phases", "precision", "scaling")
+BENCHMARKS = ("peers", "phases", "precision", "backbone", "scaling")
 COMMANDS = {
     name: f"python -m benchmarks.performance.{name} --page docs/understand/performance.md" for name in BENCHMARKS
 }
@@ -15,7 +15,7 @@ COMMANDS = {
 def page_text(results: Results) -> str:
     """The whole page."""
     parts = ["# Performance", INTRODUCTION, _targets(results), _peers(results), _bounds(results), _phases(results)]
-    parts += [_precision(results), _scaling(results), _measured(results), NOT_MEASURED]
+    parts += [DEVICES, _precision(results), _backbone(results), _scaling(results), _measured(results), NOT_MEASURED]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -23,6 +23,24 @@ INTRODUCTION = """
 fedfew beside what people use now: the same FedMix rounds, clients, images, network, losses and step size, in one run on
 one machine. Ratios come first, because seconds are this machine's. This page is written by the commands it names, from
 `benchmarks/results/`.
+"""
+
+DEVICES = """
+## Devices
+
+| `engine.device` | float32 | `engine.autocast = "bfloat16"` | several at once |
+|---|---|---|---|
+| `cpu` | run | run, on a processor with AVX-512 BF16 | run: a process for each core |
+| `cuda` | simulated | not run | simulated: a process for each of `fleet.devices = "cuda:0,cuda:1"` |
+| `mps` | simulated | not run | there is only one |
+
+Simulated: on a device that the tests make up, which refuses tensors of another one, every method and objective gives
+the CPU's model; several devices were tried as `cpu:0,cpu:1`, which give the bits of a single one.
+`auto` takes the first of cuda, mps and cpu that torch finds. On one GPU the clients train one after another in fedfew's
+own process (`fleet.workers = 2` or more share it); vectors that are sent or stored are float32 in main memory on every
+device. Mixed precision is torch's autocast with bfloat16: forward passes where torch considers it safe; weights,
+gradients, losses and what is sent stay float32. There is no float16, so no loss scaling. No GPU was at hand: please
+report what you find on one.
 """
 
 NOT_MEASURED = """
@@ -49,7 +67,7 @@ def _table(head: list[str], lines: list[list[str]]) -> str:
 def _targets(results: Results) -> str:
     """Every target, met or not."""
     lines = []
-    for name, sign in (("peers", "≥"), ("scaling", "≤")):
+    for name, sign in (("peers", "≥"), ("backbone", "≥"), ("scaling", "≤")):
         for target in results.get(name, {}).get("targets", []):
             verdict = "met" if target["met"] else "**missed**"
             lines.append([target["what"], f"{sign} {target['goal']:g}", f"{target['got']:.2f}", verdict])
@@ -188,6 +206,28 @@ def _precision(results: Results) -> str:
     ]  # fmt: skip
     head = ["width of ResNet-9", "pass", "float32, an image", "bfloat16", "faster by"]
     return title + "One thread, in turn, medians.\n\n" + _table(head, lines) + "\n" + PRECISION_NOTE
+
+
+BACKBONE_NOTE = """
+CPU time of one thread, in turn, medians. *layer by layer* is the same module as torch runs it; fedfew computes
+convolution and activation in one pass, with the same bits. Tried in vain: weights packed beforehand, fewer images at a
+time, TorchScript's optimisation for inference. onnxruntime has faster kernels for the convolutions of single channels
+than torch (oneDNN) has; an encoder as an ONNX file runs in onnxruntime itself (`model.name = "onnx"`).
+"""
+
+
+def _backbone(results: Results) -> str:
+    title = "## EfficientNet-Lite0 beside onnxruntime\n\n"
+    if "backbone" not in results:
+        return title + _missing("backbone")
+    sizes = results["backbone"]["sizes"]
+    lines = [
+        [str(one["side"]), *(f"{ms:.2f} ms" for ms in one["ms"].values()),
+         f"{one['ms']['onnxruntime'] / one['ms']['fedfew']:.2f} ×"]
+        for one in sizes
+    ]  # fmt: skip
+    head = ["pixels a side", *(f"{name}, an image" for name in sizes[0]["ms"]), "fedfew against onnxruntime"]
+    return title + _table(head, lines) + "\n" + BACKBONE_NOTE
 
 
 def _scaling(results: Results) -> str:

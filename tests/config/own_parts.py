@@ -187,3 +187,21 @@ def vectors() -> Dataset:
     labels = torch.arange(400) % 2
     train, test = (LabeledSet(Vectors(torch.zeros(n, 1, 8)), labels[:n]) for n in (300, 100))
     return Dataset("vectors", train, test, ("a", "b"))
+
+
+class Undecorated(Halfway):
+    """Its new setting would be ignored without a dataclass."""
+
+    share: Annotated[float, Doc("share")] = 0.5
+
+
+@dataclass(frozen=True)
+class Knowing(Halfway):
+    """It learns the number of clients."""
+
+    population: Annotated[int, Doc("K")] = 0
+
+
+def vector_only(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Any:
+    """An aggregator that forgets the weights."""
+    return omega

@@ -125,6 +125,17 @@ def test_a_partition_of_ones_own_deals_every_image() -> None:
     assert sorted(np.concatenate([partition.of(k) for k in range(6)]).tolist()) == list(range(48))
 
 
+def test_an_aggregator_that_returns_a_vector_is_told_what_to_return() -> None:
+    with pytest.raises(FedfewError, match=r"E115 aggregator\.name: it returned Tensor, no Aggregate"):
+        tiny_rounds(load(SMALL, {"aggregator.name": f"{OWN}:vector_only"}))
+
+
+def test_a_method_can_know_the_number_of_clients() -> None:
+    config = load(SMALL, {"method.name": f"{OWN}:Knowing"})
+    assert config.method.population == config.document["method"]["population"] == 6  # type: ignore[attr-defined]
+    assert load(SMALL, {"method.name": f"{OWN}:Knowing", "method.population": 9}).document["method"]["population"] == 9
+
+
 @pytest.mark.parametrize(("name", "words"), [("forgetful", "assigned 6"), ("one_short", "5 lists for 6 clients")])
 def test_a_partition_that_loses_images_or_clients_is_refused(name: str, words: str) -> None:
     with pytest.raises(FedfewError, match=words) as caught:
@@ -149,6 +160,7 @@ def test_the_pool_and_a_resume_use_it_too_and_give_the_same_bits(tmp_path: Path)
         ({"aggregator.name": f"{OWN}:needy"}, "E115", "needs secret"),
         ({"aggregator.name": f"{OWN}:short"}, "E115", "does not take contributions, omega, sigma"),
         ({"method.name": f"{OWN}:Empty"}, "E115", "is not a subclass of Method"),
+        ({"method.name": f"{OWN}:Undecorated"}, "E115", "sets share without being a dataclass"),
         ({"method.name": f"{OWN}:silent"}, "E115", "does not say what it returns"),
         ({"method.name": f"{OWN}:by_root"}, "E115", "is not a subclass of Method"),
         ({"objective.name": f"{OWN}:Empty", "method.name": "fedavg"}, "E115", "has no begin, labels"),

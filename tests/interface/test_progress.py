@@ -84,3 +84,13 @@ def test_what_a_notebook_shows_is_escaped(written: Write) -> None:
     with counting("<script>") as report:
         report(1, 1)
     assert "<script>" not in written() and "&lt;script&gt;" in written()
+
+
+def test_clients_that_change_nothing_are_remarked_on() -> None:
+    record: Any = {"round": 1, "rejected": [], "missing": [], "skipped": False, "coverage": 0.0}
+    idle = [{"client": 0, "norm": 0.0}, {"client": 3, "norm": 0.0}]
+    guard: Any = types.SimpleNamespace(look=lambda record: ())
+    said = list(displays._remarks(record | {"updates": idle}, guard))
+    assert said == ["[yellow]round 1: no client changed the model; none of their pseudo-labels was confident enough[/]"]
+    for silent in ({"updates": [{"client": 0}]}, {"updates": idle, "round": 2}, {"updates": [*idle, {"norm": 0.1}]}):
+        assert not list(displays._remarks(record | silent, guard))

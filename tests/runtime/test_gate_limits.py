@@ -83,8 +83,13 @@ def test_kinds_names_and_forms() -> None:
         assert said({"psi": odd}) == "E403 psi is not a plain tensor of numbers"
     both = {"b": Expected((1,)), "a": Expected((1,))}
     assert said({}, both) == "E401 lacks a, b"
-    assert said({"psi": plain, "z" * 50: plain, "y": plain}) == "E401 has 2 tensors too many, e.g. y"
-    assert said({"psi": plain, "z" * 50: plain}) == f"E401 has 1 tensors too many, e.g. {'z' * 40}"
+    assert (
+        said({"psi": plain, "z" * 50: plain, "y": plain})
+        == "E401 has 2 tensors too many, e.g. y; reply_schema names psi"
+    )
+    assert (
+        said({"psi": plain, "z" * 50: plain}) == f"E401 has 1 tensors too many, e.g. {'z' * 40}; reply_schema names psi"
+    )
     assert said({"psi": torch.zeros(5)}) == "E405 psi has 5 entries, at most 4 are possible"
     assert said({"psi": torch.zeros(3)}) == "E402 psi has shape (3,), expected (4,)"
     assert said({"psi": torch.zeros(2, 2)}) == "E402 psi has shape (2, 2), expected (4,)"

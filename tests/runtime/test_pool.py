@@ -50,10 +50,11 @@ def expected(parts: Parts, payloads: dict[int, Payload]) -> dict[int, ClientUpda
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[PoolFleet]:
-    _, fleet = tiny_parts(**LONG, fleet__kind="pool", fleet__workers=2)
+    _, fleet = tiny_parts(**LONG, fleet__kind="pool", fleet__devices="cpu:0, cpu:1")  # as if there were two GPUs
     assert isinstance(fleet, PoolFleet)
     with closing(fleet):
         yield fleet
+        assert sorted(worker.device for worker in workers(fleet)) == ["cpu:0", "cpu:1"]  # replaced ones, too
         last = fleet.processes
         assert len(last) == 2
     assert fleet.processes == []
@@ -182,7 +183,7 @@ def rogue(mode: str, workers: int = 1, timeout: float = 0.0, **more: Any) -> Poo
     here = Scores(0.5, 1.0, None)
     hello = {"mode": mode} | more
     return PoolFleet(
-        workers, hello, data, [1] * 9, lambda omega, clients: here, "tests.runtime.rogue_worker", timeout, 1 << 20
+        [""] * workers, hello, data, [1] * 9, lambda *_: here, "tests.runtime.rogue_worker", timeout, 1 << 20
     )  # fmt: skip
 
 

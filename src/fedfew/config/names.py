@@ -7,6 +7,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any, Generic, TypeVar
 
 from torch import nn
@@ -14,7 +15,7 @@ from torch import nn
 from fedfew.config import REGISTRIES
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Setting, settings_of
-from fedfew.core.types import Method
+from fedfew.core.types import Aggregate, Method
 from fedfew.methods.entry import Entry
 from fedfew.models.build import SHAPE, WIDTH, required
 
@@ -129,12 +130,28 @@ def find(section: str, name: str) -> Any:
         return target
     if section == "method" and not isinstance(target, Entry):
         target = Entry(target)
+    if section == "aggregator":
+        target = _aggregating(target)
     if section == "model" and isinstance(target, nn.Module):
         module = target  # each network is a copy, so that no two train the same weights
         target = lambda: deepcopy(module)  # noqa: E731 - a model without parameters
     if fault := _misfit(section, target.method if isinstance(target, Entry) else target):
         raise FedfewError("E115", where, f"{name!r} {fault}")
     return target
+
+
+def _aggregating(function: Callable[..., Any]) -> Callable[..., Aggregate]:
+    """A function outside fedfew, which may forget what to return."""
+
+    @wraps(function)
+    def aggregate(*arguments: Any, **settings: Any) -> Aggregate:
+        made = function(*arguments, **settings)
+        if not isinstance(made, Aggregate):
+            remedy = "Return Aggregate(vector, weights), with {} where clients have no weights"
+            raise FedfewError("E115", "aggregator.name", f"it returned {type(made).__name__}, no Aggregate", remedy)
+        return made
+
+    return aggregate
 
 
 def _registered(section: str, name: str, where: str) -> Any:
@@ -202,11 +219,18 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
         return f"cannot be inspected: {type(error).__name__}: {error}"
     if section == "method" and not (inspect.isclass(kind) and issubclass(kind, Method)):
         return "is not a subclass of Method (from fedfew.extend import Method)"
+    if section in MEMBERS and "__dataclass_fields__" not in vars(kind) and _fields(kind):
+        return f"sets {', '.join(_fields(kind))} without being a dataclass; write @dataclass(frozen=True) above it"
     if missing := [
         name for name in MEMBERS.get(section, ()) if getattr(kind, name, None) is getattr(Method, name, None)
     ]:
         return f"has no {', '.join(missing)}"
     return _miscalled(section, parameters)
+
+
+def _fields(kind: Any) -> list[str]:
+    """The names that a class annotates itself, without its class variables."""
+    return [name for name, hint in vars(kind).get("__annotations__", {}).items() if "ClassVar" not in str(hint)]
 
 
 def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:

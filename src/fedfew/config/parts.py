@@ -215,14 +215,17 @@ def local_fleet(parts: Parts) -> Fleet:
     """The fleet of this machine that the config names; a pool's workers get the samples through shared memory."""
     config, data = parts.config, parts.federation
     sites = sites_of(config, data, parts.network)
-    shared = parts.network.device.type != "cpu" and not config.fleet.workers
+    devices = [name.strip() for name in config.fleet.devices.split(",") if name]
+    for name in devices:
+        config.engine.on(name).chosen_device()  # raises if there is none
+    shared = parts.network.device.type != "cpu" and not config.fleet.workers and not devices
     if config.fleet.kind == "inline" or config.remote or shared:  # or processes would take turns on the one accelerator
         return InlineFleet(sites)
     about, tensors = data.pack()
-    workers = min(config.fleet.workers or cores(), parts.clients.cohort)
+    devices = devices or [""] * min(config.fleet.workers or cores(), parts.clients.cohort)
     limit = reply_limit(parts.wire.reply_schema(parts.network.layout))
     return PoolFleet(
-        workers, {"config": config.document, "data": about}, tensors, data.partition.sizes, sites.score,
+        devices, {"config": config.document, "data": about}, tensors, data.partition.sizes, sites.score,
         worker.__name__, config.fleet.timeout, limit,
     )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """The work of a pool's process: rebuilds the method and the network from the config it is sent, then serves jobs."""
 
 import socket
+from dataclasses import replace
 
 import torch
 
@@ -23,5 +24,7 @@ def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, ans
         return
     data = ClientsData.unpack(hello["data"], Arena(images_fd).read(hello["tensors"], copy=False))
     config = check(hello["config"], allow_code=None)
+    if hello["device"]:
+        config = replace(config, engine=config.engine.on(hello["device"]))
     sites = sites_of(config, data, network_of(config, data))
     serve(sites, channel, Arena(payloads_fd), Arena(scoring_fd), Arena(answers_fd))

@@ -153,7 +153,7 @@ def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, docu
         fleet=FleetSettings(**fleet.settings, kind=fleet.name),
         document=document,
     )
-    for path, value in entry.settle(made, config.scenario).items():
+    for path, value in entry.settled(made, config.scenario).items():
         section, _, key = path.partition(".")
         document[section][key] = value
         config = replace(config, **{section: replace(getattr(config, section), **{key: value})})

@@ -63,6 +63,9 @@ class FleetSettings:
     """Where the clients train."""
 
     workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core (on a GPU: this one alone)")] = 0
+    devices: Annotated[
+        str, Doc("pool: one process on each of these, such as cuda:0,cuda:1; empty: all on engine.device")
+    ] = ""
     timeout: Annotated[
         NonNegative,
         Doc("pool, flower: seconds to wait for a client before it counts as missing; 0: no limit (flower: an hour)"),

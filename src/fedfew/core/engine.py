@@ -6,9 +6,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
@@ -36,16 +36,23 @@ class Engine:
     ] = "off"
     compile: Annotated[bool, Doc("torch.compile the model; needs a C++ compiler on a CPU, Triton on cuda")] = False
 
+    def on(self, device: Any) -> "Engine":
+        """The same on another device, which may have a number, as in ``cuda:1``."""
+        return replace(self, device=device)
+
     def chosen_device(self) -> torch.device:
         """The chosen device; E116 if this machine does not have it, E120 if it cannot compute in ``autocast``."""
         here = devices()
-        name = here[0] if self.device == "auto" else self.device
-        if name not in here:
-            message = f"engine.device = {name!r}, but torch {torch.__version__} finds none on this machine"
+        name, colon, number = (here[0] if self.device == "auto" else self.device).partition(":")
+        count = torch.cuda.device_count() if name == "cuda" else 2
+        if name not in here or (number and not (number.isdecimal() and int(number) < count)):
+            message = (
+                f"engine.device = {name + colon + number!r}, but torch {torch.__version__} finds none on this machine"
+            )
             raise FedfewError("E116", "engine.device", message, f'Available: {", ".join(here)}; "auto" takes the first')
         if name == "cpu" and self.autocast == "bfloat16" and crashes_in_bfloat16():
             raise FedfewError("E120", "engine.autocast", "a product of bfloat16 matrices ends the process here")
-        return torch.device(name)
+        return torch.device(name, int(number)) if number else torch.device(name)
 
 
 def devices() -> list[str]:

@@ -192,6 +192,9 @@ def _remarks(record: RoundRecord, guard: Guard) -> Iterator[str]:
         yield f"[yellow]{number}: {about}:[/] {escape_markup(fault['reason'])}"
     for alarm in guard.look(record):
         yield f"[bold yellow]round {alarm.round}:[/] {alarm.text}"
+    if record["round"] == 1 and record["updates"] and not any(u.get("norm", 1) for u in record["updates"]):
+        why = "; none of their pseudo-labels was confident enough" if record["coverage"] == 0 else ""
+        yield f"[yellow]{number}: no client changed the model{why}[/]"
     if record["skipped"]:
         yield f"[yellow]{number} skipped: {escape_markup(record.get('failure', 'no usable update'))}, ω stays[/]"
 

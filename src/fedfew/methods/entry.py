@@ -12,6 +12,8 @@ from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
 
 M = TypeVar("M", bound=Method)
+POPULATION = "population"
+"""The setting of a method that is K, the number of clients, where a config leaves it 0."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ class Entry(Generic[M]):
     def takes(self, part: str) -> bool:
         """Whether it takes a part of the config, such as ``objective``, ``vote`` or ``client_labels``."""
         return part in inspect.signature(self.method).parameters
+
+    def settled(self, method: M, scenario: Scenario) -> dict[str, Any]:
+        """Values for dotted config keys that follow from the method and the scenario: K, and what ``settle`` says."""
+        open_ = POPULATION in self.settings and not getattr(method, POPULATION) and scenario.clients is not None
+        return ({f"method.{POPULATION}": scenario.clients} if open_ else {}) | dict(self.settle(method, scenario))
 
     def build(self, **parts: Any) -> M:
         """The method with these parts and settings."""

@@ -65,11 +65,6 @@ class Scaffold(FedAvg):
         return super().reply_schema(layout) | {"control": Expected((layout.trainable,), delta=True)}
 
 
-def settle(method: Scaffold, scenario: Scenario) -> dict[str, int]:
-    """The number of clients, where it is known."""
-    return {} if method.population or scenario.clients is None else {"method.population": scenario.clients}
-
-
 def refuse(method: Scaffold, scenario: Scenario) -> Iterator[FedfewError]:
     """With a dataset of sites, their number is known too late."""
     if not method.population and scenario.clients is None:
@@ -77,4 +72,4 @@ def refuse(method: Scaffold, scenario: Scenario) -> Iterator[FedfewError]:
         yield FedfewError("E113", "method.population", problem, "Set it to the number of sites")
 
 
-SCAFFOLD = Entry(Scaffold, unfit=STARTS_FROM_SERVER, settle=settle, refuse=refuse)
+SCAFFOLD = Entry(Scaffold, unfit=STARTS_FROM_SERVER, refuse=refuse)

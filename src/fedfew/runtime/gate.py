@@ -134,7 +134,8 @@ def _name_fault(reply: Mapping[str, Tensor], schema: Schema) -> Fault | None:
     lacking, extra = sorted(set(schema) - set(reply)), sorted(set(reply) - set(schema))
     if lacking or extra:
         lacks = f"lacks {', '.join(lacking)}" if lacking else ""
-        return Refusal.NAMES, lacks or f"has {len(extra)} tensors too many, e.g. {extra[0][:40]}"
+        known = f"reply_schema names {', '.join(sorted(schema)) or 'none'}"
+        return Refusal.NAMES, lacks or f"has {len(extra)} tensors too many, e.g. {extra[0][:40]}; {known}"
     return None
 
 

@@ -41,6 +41,8 @@ class Worker:
     lifeline: int
     log: Any
     """The file its output goes to."""
+    device: str = ""
+    """What it computes on, if that is not the device of the config."""
     job: dict[str, Any] | None = None
     since: float = field(default_factory=monotonic)
     """When it was started or given its job."""
@@ -72,14 +74,15 @@ class Worker:
 
 
 class PoolFleet(Fleet):
-    """Trains clients on ``workers`` processes that run ``module`` and receive ``hello`` first.
+    """Trains clients on processes that run ``module`` and receive ``hello`` first.
 
-    A client has ``timeout`` seconds (0: no limit); a reply of more than ``limit`` bytes is not even read.
+    There is one for each of ``devices``; an empty one is the device of the config. A client has ``timeout`` seconds
+    (0: no limit); a reply of more than ``limit`` bytes is not even read.
     """
 
     def __init__(
         self,
-        workers: int,
+        devices: Sequence[str],
         hello: dict[str, Any],
         data: Mapping[str, Tensor],
         sizes: Sequence[int] | NDArray[np.int64],
@@ -100,8 +103,8 @@ class PoolFleet(Fleet):
         self._deaths = 0
         self._workers: list[Worker] = []
         try:
-            for _ in range(workers):
-                self._start()
+            for device in devices:
+                self._start(device)
         except BaseException:
             self.close()
             raise
@@ -111,7 +114,7 @@ class PoolFleet(Fleet):
         """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
-    def _start(self) -> None:
+    def _start(self, device: str) -> None:
         with contextlib.ExitStack() as undo:  # after a failure all resources are released
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
@@ -136,13 +139,13 @@ class PoolFleet(Fleet):
                 )
             except OSError as error:
                 raise FedfewError("E502", "fleet", f"no worker process can be started: {error}") from error
-            self._workers.append(worker := Worker(process, Channel(ours), answers, lifeline, log))
+            self._workers.append(worker := Worker(process, Channel(ours), answers, lifeline, log, device))
             undo.pop_all()
         theirs.close()
         os.close(watched)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         with contextlib.suppress(OSError):  # it died at once: noticed when its channel is read
-            worker.channel.send(self._hello)
+            worker.channel.send(self._hello | {"device": device})
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
         """Answers as they arrive; the result does not depend on which worker trains which client."""
@@ -237,7 +240,7 @@ class PoolFleet(Fleet):
         self._deaths += code == Refusal.DIED  # a slow client is not a dead worker
         if self._deaths > 3 + 2 * len(self._workers):
             raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {log}")
-        self._start()
+        self._start(worker.device)
         if job is not None and job["kind"] == "train":
             tail = log.splitlines()[-1:] if code == Refusal.DIED else []
             yield Missing(

@@ -46,8 +46,6 @@ STAGES = (
     (6, 192, 4, 2, 5),
     (6, 320, 1, 1, 3),
 )
-IN_CACHE = 16 * 96 * 96
-"""Pixels of the images that pass the first layers together, so that what is between them stays in the cache."""
 LAST = ("blocks.15.", "head.")
 """The last stage and the convolution after it: 30 % of the weights."""
 
@@ -117,12 +115,8 @@ class EfficientNetLite0(nn.Module):
 
     def trunk(self, x: Tensor) -> Tensor:
         """All before the last stage: 192 channels, a thirty-second of the image's side."""
-        first = nn.Sequential(self.stem, self.blocks[:-1])
-        if not torch.is_inference_mode_enabled():
-            out: Tensor = first(x)
-            return out
-        few = max(IN_CACHE // (x.shape[2] * x.shape[3]), 4)
-        return torch.cat([first(part) for part in x.split(few)])
+        out: Tensor = self.blocks[:-1](self.stem(x))
+        return out
 
     def tail(self, x: Tensor) -> Tensor:
         """The last stage and everything after it."""
