@@ -128,7 +128,7 @@ def test_the_first_screen_is_the_answer(tab: Tab, runs: Path, server: str, pictu
     for width, height in ((1400, 900), (PHONE, 844)):
         tab.open(server + place(runs, "mix-again"), width, height)
         tab.wait(DRAWN)
-        assert "What the clients' images add is not known" in tab.run("document.querySelector('.verdict').innerText")
+        assert "What the clients' data add is not known" in tab.run("document.querySelector('.verdict').innerText")
         assert tab.run(bottom.format(".standing")) < height
         assert tab.run(bottom.format(".standing")) < tab.run(
             "document.querySelector('figure').getBoundingClientRect().top"

@@ -123,7 +123,7 @@ def test_a_report_is_one_file_that_asks_for_nothing(runs: Path, tmp_path: Path) 
 def test_missing_bounds_are_said_plainly(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "mix", tmp_path / "alone")
     text = page_of(write_report(tmp_path / "alone")).text
-    assert "What the clients' images add is not known: there is no server-only run in the same folder." in text
+    assert "What the clients' data add is not known: there is no server-only run in the same folder." in text
     assert "The same folder has no server-only or all-labels or pooled run of this scenario" in text
 
 

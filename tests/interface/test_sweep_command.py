@@ -75,7 +75,7 @@ def test_a_learning_curve_with_and_without_the_sites(capsys: Capture, tmp_path: 
         ("fedfew", 10), ("fedfew", 20), ("server-only", 10), ("server-only", 20),
     ]  # fmt: skip
     assert (tmp_path / "c" / "learning-curve.png").is_file()
-    assert "with the sites' images" in (tmp_path / "c" / "learning-curve.csv").read_text("utf-8")
+    assert "with the sites' data" in (tmp_path / "c" / "learning-curve.csv").read_text("utf-8")
     again = fedfew(capsys, *words)
     assert "labels alone" in again.out and len(find_runs(tmp_path / "c")) == 4, "finished runs are kept"
     assert said.json["sentence"] in again.out

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedfew.config.files import flat
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent
+from fedfew.data import noun_of
 from fedfew.runs import reading
 from fedfew.runs.alarms import Alarm, alarms
 from fedfew.runs.folder import (
@@ -142,6 +143,11 @@ class Run:
     @property
     def dataset(self) -> str:
         return self._settings.dataset.name
+
+    @property
+    def noun(self) -> str:
+        """What its samples are called: images, rows or texts."""
+        return noun_of(self.dataset)
 
     @property
     def seed(self) -> int:

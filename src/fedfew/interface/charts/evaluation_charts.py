@@ -22,14 +22,16 @@ def confusion(run: Run) -> Grid:
     names = [str(row["class"]) for row in run.evaluation["classes"]]
     cells = [(n, true, predicted) for true, row in enumerate(counts) for predicted, n in enumerate(row) if n]
     points = [
-        Point(predicted, true, n / sum(counts[true]), f"{n} images of {names[true]} predicted as {names[predicted]}")
+        Point(
+            predicted, true, n / sum(counts[true]), f"{n} {run.noun} of {names[true]} predicted as {names[predicted]}"
+        )
         for n, true, predicted in cells
     ]
     wrong = [cell for cell in cells if cell[1] != cell[2]]
-    about = f"{sum(map(sum, counts)):,} test images."
+    about = f"{sum(map(sum, counts)):,} test {run.noun}."
     if wrong:
         n, true, predicted = max(wrong)
-        about += f" Most often confused: {names[true]} taken for {names[predicted]}, {n} images."
+        about += f" Most often confused: {names[true]} taken for {names[predicted]}, {n} {run.noun}."
     return Grid(
         "confusion", "Confusion matrix", "predicted class", "true class", names, names, points,
         "share of the true class", about=about,
@@ -50,7 +52,7 @@ def calibration(run: Run) -> Lines:
     bins = run.evaluation["calibration"]
     sure = [float(b["confidence"]) for b in bins]
     series = [
-        Series("the model", sure, [b["accuracy"] for b in bins], notes=[f"{b['images']:.0f} images" for b in bins]),
+        Series("the model", sure, [b["accuracy"] for b in bins], notes=[f"{b['images']:.0f} {run.noun}" for b in bins]),
         Series("perfectly calibrated", [0.0, 1.0], [0.0, 1.0], 1, "dashed"),
     ]
     about = f"Expected calibration error {amount(run.evaluation['ece'], 'percent')}."
@@ -79,7 +81,9 @@ def site_mixes(run: Run) -> Grid:
         if share
     ]
     most = [f"{row['site']} {classes[max(range(len(classes)), key=row['mix'].__getitem__)]}" for row in rows[:5]]
-    about = f"Estimated from {sum(row['images'] for row in rows):,} unlabeled images. Most frequent: {', '.join(most)}."
+    about = (
+        f"Estimated from {sum(row['images'] for row in rows):,} unlabeled {run.noun}. Most frequent: {', '.join(most)}."
+    )
     names = [str(row["site"]) for row in rows]
     return Grid(
         "site-mix", "Estimated class mix of the sites", "class", "site", classes, names, points, "share", about=about

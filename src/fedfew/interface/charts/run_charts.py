@@ -123,9 +123,11 @@ def pseudo_classes(run: Run) -> Bars:
     held = run.classes.get("clients") or []
     answered = [k for u in newest["updates"] if (k := u["client"]) < len(held) and len(held[k]) == len(names)]
     if answered:
-        series.append(("images held", _shares([float(sum(held[k][c] for k in answered)) for c in range(len(names))])))
+        series.append(
+            (f"{run.noun} held", _shares([float(sum(held[k][c] for k in answered)) for c in range(len(names))]))
+        )
     total, top = sum(counts), max(range(len(names)), key=lambda c: counts[c])
-    about = f"Round {newest['round']}: {amount(total, 'number')} images have a pseudo-label"
+    about = f"Round {newest['round']}: {amount(total, 'number')} {run.noun} have a pseudo-label"
     about += f"; most often {names[top]}, {amount(counts[top] / total, 'percent')}." if total else "."
     title = f"Pseudo-labels by class, round {newest['round']}"
     return Bars("pseudo-classes", title, "class", "share", names, series, "percent", about=about)
@@ -185,20 +187,20 @@ def partition(run: Run) -> Grid:
     names = [str(n) for n in run.classes.get("classes", [])]
     names += [str(i) for i in range(len(names), max((len(row) for row in shown), default=0))]
     points = [
-        Point(k, c, float(count), f"client {k}, {names[c]}: {count} images")
+        Point(k, c, float(count), f"client {k}, {names[c]}: {count} {run.noun}")
         for k, row in enumerate(shown)
         for c, count in enumerate(row)
         if count
     ]
     sizes = [sum(row) for row in held]
     present = sum(sum(1 for n in row if n) for row in held) / max(len(held), 1)
-    about = f"{len(held)} clients hold {min(sizes, default=0)} to {max(sizes, default=0)} images each, "
+    about = f"{len(held)} clients hold {min(sizes, default=0)} to {max(sizes, default=0)} {run.noun} each, "
     about += f"on average of {present:.1f} of the {len(names)} classes."
     if len(held) > len(shown):
         about += f" The first {len(shown)} clients are shown."
     return Grid(
         "partition", "Who holds what", "client", "class", [str(k) for k in range(len(shown))], names, points,
-        "images", shape="bubbles", about=about,
+        run.noun, shape="bubbles", about=about,
     )  # fmt: skip
 
 

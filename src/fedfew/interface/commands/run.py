@@ -8,6 +8,7 @@ from fedfew.config.schema import load
 from fedfew.config.tables import scaled
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent, size
+from fedfew.data import noun_of
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import free_folder, siblings
@@ -32,7 +33,7 @@ def run(
 ) -> None:
     settings = load(config, scaled_overrides(config, scale, overrides), keep_settings=keep_settings)
     note_sums(settings)
-    with counting("features of images") as report:
+    with counting(f"features of {noun_of(settings.dataset.name)}") as report:
         session = start(settings, out, report=report)
     finish(session, json, baseline=not no_baseline and has_baseline(settings))
 
@@ -51,7 +52,7 @@ def has_baseline(config: "Config") -> bool:
 
 
 def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Collection[str], json: bool) -> None:
-    with counting("features of images") as report:
+    with counting("features") as report:
         session = reopen(run, warn, overrides, anyway=anyway, report=report, allow_code=allow_code)
     finish(session, json)
 

