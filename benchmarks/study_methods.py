@@ -119,7 +119,7 @@ class Ablated(FedMoments):
         paths = super()._paths(extra, site, shape)
         if self.client_spread:
             return paths
-        with patch.object(prior, "EDGE", float("inf")):  # no direction stands out
+        with patch.object(prior, "noise_edge", lambda *_: float("inf")):  # no direction stands out
             blind = super()._paths(extra, site, shape)
         return [replace(b, prior=replace(b.prior, alpha=p.prior.alpha)) for b, p in zip(blind, paths, strict=True)]
 
