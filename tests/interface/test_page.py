@@ -130,25 +130,14 @@ def test_the_page_can_only_be_read(client: httpx.Client, root: Path, method: str
         assert client.request(method, place).status_code == 405
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("127.0.0.1", 200),
-        ("127.0.0.1:8765", 200),
-        ("localhost:1", 200),
-        ("LOCALHOST", 200),
-        ("[::1]:80", 200),
-        ("evil.example", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("localhost:80@evil.example", 421),
-        ("evil.example:8765", 421),
-        ("[::1].evil.example", 421),
-        ("10.0.0.1", 421),
-        ("", 421),
-    ],
-)
-def test_a_foreign_host_is_refused(client: httpx.Client, host: str, status: int) -> None:
-    assert client.get("/", headers={"host": host}).status_code == status
+OWN = ("127.0.0.1", "127.0.0.1:8765", "localhost:1", "LOCALHOST", "[::1]:80")
+FOREIGN = ("evil.example", "127.0.0.1.evil.example", "localhost:80@evil.example", "evil.example:8765",
+           "[::1].evil.example", "10.0.0.1", "")  # fmt: skip
+
+
+@pytest.mark.parametrize("host", [*OWN, *FOREIGN])
+def test_a_foreign_host_is_refused(client: httpx.Client, host: str) -> None:
+    assert client.get("/", headers={"host": host}).status_code == (200 if host in OWN else 421)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save
-from tests.runs.crashes import Crash, copy_of, disk, files_of, flip, resume
+from tests.runs.crashes import Crash, copy_of, disk, files_of, flip, quiet, resume
 from tests.runtime.tiny_run import model_hash, records, tiny
 
 from fedfew.core.errors import FedfewError
@@ -32,10 +32,6 @@ def same(run: Run, undisturbed: Run) -> bool:
         and (run.path / "checkpoints" / "rounds.jsonl").read_bytes() == (run.path / "rounds.jsonl").read_bytes()
         and whole == sorted(p.name for p in (undisturbed.path / "checkpoints").iterdir())
     )
-
-
-def quiet(fault: FedfewError) -> None:
-    raise AssertionError(f"nothing should be wrong: {fault}")
 
 
 def operations_of(folder: Path) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runs.crashes import copy_of, resume
+from tests.runs.crashes import copy_of, quiet, resume
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny
 
 from fedfew.config.parts import assemble
@@ -22,10 +22,6 @@ from fedfew.core.storage import locked
 from fedfew.runs.model_file import first_weights, predict
 from fedfew.runs.run import Run
 from fedfew.runs.session import Experiment, reopen, start
-
-
-def quiet(fault: FedfewError) -> None:
-    raise AssertionError(f"nothing should be wrong: {fault}")
 
 
 def everything(folder: Path) -> dict[Path, bytes]:
