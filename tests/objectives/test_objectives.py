@@ -13,7 +13,7 @@ from fedfew.core.samples import LabeledSet, blend
 from fedfew.core.types import ClientSite, ServerSite, ServerState
 from fedfew.data.samples import Images
 from fedfew.objectives import OBJECTIVES
-from fedfew.objectives.consistency import MeanTeacher, PiModel, TemporalEnsembling
+from fedfew.objectives.consistency import KLConsistency, MeanTeacher, PiModel, TemporalEnsembling
 from fedfew.objectives.mixmatch import MixMatch, beta_draw
 from fedfew.objectives.objective import Step, ramp, soft_ramp
 from fedfew.objectives.pseudo_labels import UDA, FixMatch, PseudoLabel
@@ -106,6 +106,15 @@ def test_pi_model_compares_two_views() -> None:
     squares = ((first - second) ** 2).sum(1).mean()
     assert value(outcome) == pytest.approx(3.0 * math.exp(-5 * 0.25) * squares.item(), rel=1e-5)
     assert outcome.labels is None
+
+
+def test_kl_consistency_is_the_divergence_of_a_view_from_its_image() -> None:
+    site, rng = small_site(), rng_of(5)
+    outcome = KLConsistency(weight=3.0, ramp=0.0).begin(site, 0.25, rng_of(5))(ALL)
+    image, view = (probabilities(site, part.data) for part in (site.samples, site.samples.weak(rng)))
+    divergence = (image * (image / view).log()).sum(1).mean()
+    assert value(outcome) == pytest.approx(3.0 * divergence.item(), rel=1e-4)
+    assert divergence > 0 and outcome.labels is None
 
 
 def test_temporal_ensembling_keeps_unbiased_means_in_the_clients_memory() -> None:

@@ -149,6 +149,7 @@ LOW: dict[str, dict[str, Any]] = {
     "fedmatch": {"method__interval": 1, "method__threshold": 0.1},
     "cbafed": {"method__highest": 0.1},
     "objective pi-model": {"objective__ramp": 0.0},
+    "objective kl-consistency": {"objective__ramp": 0.0},
     "objective temporal-ensembling": {"objective__ramp": 0.0},
     "objective mean-teacher": {"objective__ramp": 0.0},
     "objective mixmatch": {"objective__ramp": 0.0},

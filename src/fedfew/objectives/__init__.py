@@ -13,6 +13,7 @@ OBJECTIVES: "Registry[Callable[..., Objective]]" = Registry(
     {
         "pseudo-label": ("pseudo_labels:PseudoLabel", "Pseudo-Label (Lee 2013): train on confident predictions."),
         "pi-model": ("consistency:PiModel", "Π-model (Laine & Aila 2017): two views get equal predictions."),
+        "kl-consistency": ("consistency:KLConsistency", "Eq. 2 of Zhang et al. 2021: KL from an image to its view."),
         "temporal-ensembling": ("consistency:TemporalEnsembling", "Laine & Aila 2017: targets are past means."),
         "mean-teacher": ("consistency:MeanTeacher", "Tarvainen & Valpola 2017: agree with a moving average."),
         "mixmatch": ("mixmatch:MixMatch", "MixMatch (Berthelot et al. 2019): guessed labels, sharpened, and MixUp."),

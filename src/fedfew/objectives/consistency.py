@@ -1,6 +1,7 @@
-"""Consistency objectives, without labels: Π-model, temporal ensembling and mean teacher.
+"""Consistency objectives, without labels: Π-model, KL divergence, temporal ensembling and mean teacher.
 
     Π-model               w ‖p(view 1) − p(view 2)‖²                                S. Laine, T. Aila, ICLR 2017
+    KL consistency        w KL(p(image) ‖ p(view))                                  Eq. 2 of Zhang et al. 2021
     Temporal ensembling   w ‖p(view) − Z_i/(1 − a^t)‖²,  Z_i ← a Z_i + (1 − a) p      the same
     Mean teacher          w ‖p(view 1; θ) − p(view 2; θ̄)‖²,  θ̄ ← a θ̄ + (1 − a) θ     A. Tarvainen, H. Valpola, 2017
 
@@ -12,6 +13,7 @@ from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import kl_div
 
 from fedfew.core.settings import Decay, Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite
@@ -26,7 +28,7 @@ def disagreement(first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Consistency:
-    """The settings of all three."""
+    """The settings of all."""
 
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows")] = 0.2
@@ -45,6 +47,21 @@ class PiModel(Consistency):
             pair = samples.weak(rng).join(samples.weak(rng))
             first, second = site.network(pair).softmax(1).chunk(2)
             return Step(weight * disagreement(first, second) if weight else None)
+
+        return step
+
+
+@dataclass(frozen=True)
+class KLConsistency(Consistency):
+    """KL(f(u) ‖ f(û)), Eq. 2 of Zhang et al. 2021: a view û should get the image's prediction; both get gradients."""
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        weight = self.weight * soft_ramp(progress, self.ramp)
+
+        def step(indices: Tensor) -> Step:
+            samples = site.samples.take(indices)
+            image, view = site.network(samples.join(samples.weak(rng))).log_softmax(1).chunk(2)
+            return Step(weight * kl_div(view, image, reduction="batchmean", log_target=True) if weight else None)
 
         return step
 
