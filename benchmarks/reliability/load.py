@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -33,7 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedfew.deploy.certificates import as_flower_sends_it, site_key
 from fedfew.deploy.front import proxy
-from fedfew.deploy.plan import make_network
+from fedfew.deploy.plan import LARGEST_REPLY, SERVER, make_network, settings
 from fedfew.deploy.processes import free_ports
 
 HERE = "127.0.0.1"
@@ -219,11 +219,14 @@ def started(*words: object) -> Iterator[subprocess.Popen[str]]:
 async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     behind, port = free_ports(2)
     plan = make_network(folder / "net", ["site"], port=port)
+    (plan.folder / LARGEST_REPLY).write_text(str(1 << 20))
     sites = make_sites(plan.folder / "keys", count)
+    members = replace(plan, sites=tuple(str(site.number) for site in sites))
+    (plan.folder / SERVER).write_bytes(settings(members))
     trust = ssl.create_default_context(cafile=plan.ca)
     with (
         started("benchmarks.reliability.load", "superlink", behind, plan.certificate, plan.key),
-        started(proxy.__name__, plan.folder, behind, 1 << 20) as door,
+        started(proxy.__name__, plan.folder, behind) as door,
     ):
         await asyncio.to_thread(door.stdout.readline)  # type: ignore[union-attr]
         times = [cpu_seconds(door.pid)]

@@ -116,29 +116,33 @@ class Cluster:
     folder: Path
     plan: ServerPlan
     started: list[Started] = field(default_factory=list)
+    hosts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Site, or "server" → words before its command, which run it on a host of its own."""
 
     @property
     def run(self) -> Path:
         return self.plan.folder / "run"
 
-    def start(self, *arguments: str, environment: dict[str, str] | None = None) -> Started:
+    def start(self, *arguments: str, environment: dict[str, str] | None = None, host: str = "") -> Started:
         log = self.folder / f"command{len(self.started)}"
         with log.with_suffix(".out").open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
-                [*FEDFEW, *arguments], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
+                [*self.hosts.get(host, ()), *FEDFEW, *arguments], stdout=out, stderr=err, stdin=subprocess.DEVNULL,
                 start_new_session=True, env=os.environ | {"COLUMNS": "200"} | (environment or {}),
             )  # fmt: skip
         self.started.append(Started(process, log))
         return self.started[-1]
 
     def server(self, *more: str, environment: dict[str, str] | None = None) -> Started:
-        return self.start("deploy", "server", str(self.plan.folder), "--json", *more, environment=environment)
+        words = ("deploy", "server", str(self.plan.folder), "--json", *more)
+        return self.start(*words, environment=environment, host="server")
 
     def site(self, name: str, *more: str, environment: dict[str, str] | None = None) -> Started:
         bundle, data = self.folder / "net" / "bundles" / f"{name}.tar", self.folder / f"{name}.npz"
         state = self.folder / "sites" / name
         return self.start(
-            "deploy", "client", str(bundle), "--data", str(data), "--state", str(state), *more, environment=environment
+            "deploy", "client", str(bundle), "--data", str(data), "--state", str(state), *more,
+            environment=environment, host=name,
         )  # fmt: skip
 
     def rounds(self) -> list[dict[str, Any]]:
@@ -159,7 +163,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, changes: dict[str, Any] | None = None, *, sites: tuple[str, ...] = ("a", "b")
+    folder: Path, changes: dict[str, Any] | None = None, *, sites: tuple[str, ...] = ("a", "b"), host: str = "127.0.0.1"
 ) -> Iterator[Cluster]:
     """A network with small NPZ files for its sites; all that was started is ended."""
     settings = {
@@ -168,7 +172,7 @@ def cluster(
     }  # fmt: skip
     config = load("quick", settings | (changes or {}))
     document = dumps(config.document)
-    plan = make_network(folder / "net", sites, port=free_ports(1)[0], config=document)
+    plan = make_network(folder / "net", sites, host=host, port=free_ports(1)[0], config=document)
     images = federation_of(config).samples.data.numpy()
     for number, name in enumerate(sites):
         np.savez(folder / f"{name}.npz", images=images[number * 40 : (number + 1) * 40])

@@ -1,4 +1,4 @@
-"""A real server that stays up: two plans in its queue, a site that leaves between them, and what monitoring sees."""
+"""A real server that stays up: two plans, a site that leaves and one that joins, and what monitoring sees."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ import httpx
 import pytest
 from tests.deploy.cluster import cluster, eventually, named
 
+from fedfew.deploy import joining
 from fedfew.deploy.audit import events
 from fedfew.deploy.processes import free_ports
 from fedfew.runs.run import Run
@@ -14,7 +15,7 @@ from fedfew.runs.run import Run
 pytestmark = pytest.mark.slow
 
 
-def test_two_plans_run_on_the_same_processes_and_a_site_that_left_is_not_waited_for(tmp_path: Path) -> None:
+def test_two_plans_run_on_the_same_processes_while_sites_leave_and_join(tmp_path: Path) -> None:
     port, own = free_ports(2)
     with cluster(tmp_path, {"rounds": 2, "fleet.min_clients": 1}) as network:
         folder, config = network.plan.folder, str(network.plan.folder / "config.toml")
@@ -25,6 +26,11 @@ def test_two_plans_run_on_the_same_processes_and_a_site_that_left_is_not_waited_
         assert eventually((folder / "queue" / "0001-first.done").exists, 300), network.words()
         nodes = named(a.pid, "supernode") + named(a.pid, "warm_site") + named(server.pid, "superlink")
         b.end()
+        joining.request(tmp_path / "sites" / "c")
+        joining.accept(tmp_path / "sites" / "c", joining.admit(network.plan, tmp_path / "sites" / "c.request"))
+        data = str(tmp_path / "b.npz")
+        c = network.start("deploy", "client", str(tmp_path / "sites" / "c"), "--data", data)
+        assert eventually(lambda: "online" in c.errors(), 120), network.words()
         assert network.start(*ask, "--name", "second", "--set", "seed=5").wait() == 0, network.words()
         assert eventually((folder / "queue" / "0002-second.done").exists, 300), network.words()
         assert nodes == named(a.pid, "supernode") + named(a.pid, "warm_site") + named(server.pid, "superlink")
@@ -37,7 +43,7 @@ def test_two_plans_run_on_the_same_processes_and_a_site_that_left_is_not_waited_
         assert "fedfew_site_online 1.0" in text and 'fedfew_process_up{process="node-a"} 1.0' in text
         assert text.count("fedfew_answers{run=") == 2
     runs = [Run.open(folder / "runs" / name) for name in ("0001-first", "0002-second")]
-    assert [sorted({k for r in run.records for k in r["cohort"]}) for run in runs] == [[0, 1], [0]]
+    assert [sorted({k for r in run.records for k in r["cohort"]}) for run in runs] == [[0, 1], [0, 2]]
     results = [json.loads(line) for line in server.log.with_suffix(".out").read_text().splitlines()]
     assert [one["run"] for one in results] == [str(run.path) for run in runs] and all(one["verdict"] for one in results)
     assert [e["plan"] for e in events(folder) if e["event"] == "plan done"] == ["0001-first.toml", "0002-second.toml"]

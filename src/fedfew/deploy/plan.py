@@ -200,6 +200,7 @@ def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
             theirs = f"site {new.name} of {new.network}"
             reason = f"belongs to site {old.name} of network {old.network}, the bundle to {theirs}"
             raise FedfewError("E506", str(folder), reason)
+        return old  # what was renewed since stays
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         write_new(folder / name, content, secret=name == "site.key")

@@ -184,7 +184,10 @@ def flower_environment(home: Path, **more: str) -> dict[str, str]:
     """The environment of Flower's processes: its own home, no telemetry, no update check, no run-time installs."""
     scripts = sysconfig.get_path("scripts")
     paths = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+    direct = ",".join(filter(None, [os.environ.get("NO_PROXY", os.environ.get("no_proxy", "")), "127.0.0.1,localhost"]))
     return os.environ | {
+        "NO_PROXY": direct,  # Flower's processes on this machine talk to each other
+        "no_proxy": direct,
         "PYTHONSAFEPATH": "1",  # a folder called fedfew in the working directory is not this package
         "PYTHONPATH": paths,
         "NO_COLOR": "1",

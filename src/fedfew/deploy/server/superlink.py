@@ -63,7 +63,7 @@ class SuperLink:
         self.port = plan.behind or self.port
         check_port(*(("127.0.0.1", self.port) if plan.behind else (plan.listen, plan.bound)))
         self._write_home()
-        environment = flower_environment(self.home, NO_PROXY="127.0.0.1,localhost", **self.environment)
+        environment = flower_environment(self.home, **self.environment)
         superlink = self.supervisor.add("superlink", self._superlink(), environment)
         wait_until(self._healthy, superlink, _START, "SuperLink")
         executor = ["flower-superexec", "--root-certificates", str(plan.ca)]
@@ -143,7 +143,7 @@ class SuperLink:
 
     def _flwr(self, commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Run Flower's command line, several commands in one process."""
-        environment = flower_environment(self.home, NO_PROXY="127.0.0.1,localhost")
+        environment = flower_environment(self.home)
         try:
             done = subprocess.run(
                 [sys.executable, "-m", flower_programs.__name__, json.dumps(commands)],
