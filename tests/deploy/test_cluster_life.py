@@ -1,6 +1,7 @@
 """The life of a real network on loopback: sites that join with keys of their own, are revoked, and outlast a server."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def test_a_site_joins_with_its_own_key_and_another_is_revoked_in_the_middle_of_a
     assert len(run.rounds) >= 3 and run.received >= 4 and run.sent >= 4
 
 
-def test_the_status_of_a_site_is_true_after_the_server_was_away(tmp_path: Path) -> None:
+def test_sites_continue_on_a_server_that_was_away_and_is_restored_from_a_backup(tmp_path: Path) -> None:
     with cluster(tmp_path, {"rounds": 40}) as network:
         server = network.server()
         for name in ("a", "b"):
@@ -74,7 +75,10 @@ def test_the_status_of_a_site_is_true_after_the_server_was_away(tmp_path: Path) 
         assert eventually(lambda: status(network, "a") == "online", 60)
         server.end()
         assert eventually(lambda: "cannot be reached" in status(network, "a"), 90), status(network, "a")
-        before = len(network.rounds())
+        before, backup = len(network.rounds()), tmp_path / "backup"
+        shutil.copytree(network.plan.folder, backup, ignore=shutil.ignore_patterns("logs", "flower", "state.db*"))
+        shutil.rmtree(network.plan.folder)
+        backup.rename(network.plan.folder)
         network.server()
         assert network.round_done(before + 2), network.words()
         assert eventually(lambda: status(network, "a") == "online" and status(network, "b") == "online", 60)
