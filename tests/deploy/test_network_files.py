@@ -156,7 +156,7 @@ def test_images_of_a_site(tmp_path: Path) -> None:
         assert code_of(lambda place=place: count_images(place)) == "E509"  # type: ignore[misc]
     (tmp_path / "folder").mkdir()
     assert code_of(lambda: count_images(tmp_path / "folder")) == "E509"
-    (tmp_path / "folder" / "note.txt").write_text("the images are elsewhere")
+    (tmp_path / "folder" / "note.doc").write_text("the images are elsewhere")
     assert code_of(lambda: count_images(tmp_path / "folder")) == "E509"
     Image.fromarray(np.full((9, 9, 3), 7, np.uint8)).save(tmp_path / "folder" / "x.png")
     assert "2 files" in count_images(tmp_path / "folder")

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -33,6 +33,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 P = TypeVar("P", bound="Plan")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,16 +226,22 @@ def settings(plan: Plan) -> bytes:
 
 def plan_of(kind: type[P], folder: Path, name: str, content: bytes | None = None) -> P:
     """The plan in a folder's file, or in the content of one; E511 if a key is missing or unknown."""
+    return read_settings(kind, folder / name, {"folder": folder}, content)
+
+
+def read_settings(kind: type[T], path: Path, stated: Mapping[str, Any], content: bytes | None = None) -> T:
+    """Settings of a TOML file, or of its content; those ``stated`` come first. E511 if they are not right."""
     try:
-        table = tomllib.loads(((folder / name).read_bytes() if content is None else content).decode())
-        return TypeAdapter(kind).validate_python(table | {"folder": folder})
+        table = tomllib.loads((path.read_bytes() if content is None else content).decode())
+        return TypeAdapter(kind).validate_python(table | dict(stated))
     except OSError as error:
-        raise FedfewError("E511", str(folder / name), f"cannot be read: {error.strerror}") from None
+        raise FedfewError("E511", str(path), f"cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        wrong = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
-        raise FedfewError("E511", str(folder / name), f"its settings are not right: {wrong}") from None
+        wrong = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        remedy = f"It may set {', '.join(kind.__annotations__)}"
+        raise FedfewError("E511", str(path), f"its settings are not right: {wrong}", remedy) from None
     except ValueError as error:
-        raise FedfewError("E511", str(folder / name), f"is not TOML: {error}") from None
+        raise FedfewError("E511", str(path), f"is not TOML: {error}") from None
 
 
 def write_new(path: Path, content: bytes, *, secret: bool = False) -> None:

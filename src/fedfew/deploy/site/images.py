@@ -45,7 +45,11 @@ def load_samples(data: Path, about: Mapping[str, Any], most: int = 0, group: str
 
 def own_rows(data: Path) -> list[Rows]:
     """The tables of a site, if its data are no images: an NPZ may hold either."""
-    if data.is_dir() or not is_rows(data) or (data.suffix == ".npz" and npz.read_npz(data, ("images",), NPZ_LIMIT)):
+    if (
+        not data.is_file()
+        or not is_rows(data)
+        or (data.suffix == ".npz" and npz.read_npz(data, ("images",), NPZ_LIMIT))
+    ):
         return []
     return read_tables([data])
 

@@ -3,19 +3,19 @@
 import json
 import os
 import resource
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
-from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Payload, Schema
 from fedfew.core.settings import Count, Natural, NonNegative, Positive
 from fedfew.core.storage import write_atomically
+from fedfew.deploy.plan import read_settings
 
 LIMITS = "limits.toml"
 """File in the site's folder with the limits that differ from the defaults."""
@@ -65,16 +65,9 @@ class SiteTerms:
 
 def site_terms(folder: Path, given: Mapping[str, Any] | None = None) -> SiteTerms:
     """The terms in a site's folder; ``given`` on the command line come first. E511 if the file is not valid."""
-    path = folder / LIMITS
-    try:
-        table = tomllib.loads(path.read_text("utf-8")) if path.exists() else {}
-        stated = {name: value for name, value in (given or {}).items() if value not in (None, ())}
-        return TypeAdapter(SiteTerms).validate_python(table | stated)
-    except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise FedfewError("E511", str(path), wrong, f"It may set {', '.join(SiteTerms.__annotations__)}") from None
-    except (OSError, ValueError) as error:
-        raise FedfewError("E511", str(path), f"cannot be read: {error}") from None
+    path, given = folder / LIMITS, given or {}
+    stated = {name: value for name, value in given.items() if value not in (None, ())}
+    return read_settings(SiteTerms, path, stated, None if path.exists() else b"")
 
 
 def check_about(about: Mapping[str, Any], terms: SiteTerms) -> int:
