@@ -131,6 +131,8 @@ def _show(run: Run, alone: Run | None) -> None:
         print_table(("", run.method, alone.method), [[key, rows[key], others.get(key, "–")] for key in rows], title)
     else:
         print_table(("", ""), rows.items(), title)
+    if "stopped" in summary:
+        note(f"ended early: {summary['stopped']}, {summary['rounds_saved']} rounds saved")
     if run.unpublished:
         note(f"not as published: {run.unpublished}")
     say(f"run folder: {run.path}" + (f" (server-only: {alone.path})" if alone else ""))
@@ -139,11 +141,6 @@ def _show(run: Run, alone: Run | None) -> None:
 def _rows(summary: dict[str, Any]) -> dict[str, str]:
     accuracy = summary["accuracy"]
     return {
-        **(
-            {"ended early": f"{summary['stopped']}, {summary['rounds_saved']} rounds saved"}
-            if "stopped" in summary
-            else {}
-        ),
         "accuracy after the last round": percent(accuracy["last"]),
         "accuracy, best by validation": percent(accuracy["best_by_validation"]),
         **_measures(summary),
