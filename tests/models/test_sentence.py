@@ -111,3 +111,12 @@ def test_without_the_package_the_error_says_how_to_install_it(monkeypatch: pytes
     monkeypatch.setitem(extras.PACKAGES, "text", ("no_such_package",))
     with pytest.raises(FedfewError, match=r"E112.*no_such_package.*\[text\]"):
         sentence(2)
+
+
+def test_a_sentence_encoder_knows_classes_by_the_vectors_of_their_names(encoder: str) -> None:
+    model = sentence(3, source=encoder)
+    names = model.named(("heart pain", "bone", "the wrist"))
+    assert names is not None and names.shape == (3, 16)
+    pain, bone = (model.features(Texts.of([text], 16), torch.zeros(1, 16))[0, 0] for text in ("heart pain", "bone"))
+    assert torch.allclose(names[1] - names[0], bone - pain, atol=1e-4)
+    assert model.named(("0", "1")) is None

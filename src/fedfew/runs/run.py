@@ -44,6 +44,8 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
     from fedfew.runs.statistics import Judged
 
 BOUNDS = ("server-only", "all-labels", "pooled")
+NAMES = "labels-names"
+"""The baseline that knows the classes' names, which says what they add to the labels."""
 TITLES = {"all-labels": "FedAvg with true labels"}
 State = Literal["starting", "warm-up", "running", "finished", "stopped"]
 

@@ -11,7 +11,7 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.data import noun_of
 from fedfew.runs.intervals import Interval, of_accuracy, of_pair
-from fedfew.runs.run import BOUNDS, Run
+from fedfew.runs.run import BOUNDS, NAMES, Run
 from fedfew.runs.statistics import Judged
 
 if TYPE_CHECKING:
@@ -67,12 +67,18 @@ class Verdict:
     """Number of folds of the labels, each tested by models that had not seen it; 0: tested on test images."""
     noun: str = "images"
     """What the samples are called."""
+    names: bool = False
+    """Whether the run also used what its backbone knows of the classes' names."""
 
     @property
     def helps(self) -> bool | None:
         """Whether the sites' images help; None if that cannot be said."""
         difference = self.gain.difference
         return difference.mean > 0 if difference.significant else None
+
+    @property
+    def subject(self) -> str:
+        return f"The sites' {self.noun}" + (" and the classes' names" if self.names else "")
 
     @property
     def sentence(self) -> str:
@@ -83,13 +89,13 @@ class Verdict:
         measured = f"{100 * gap.mean:+.1f} points{span}: {numbers}, on {self.tested_on}."
         advice = f"label {max(self.labels, FEWEST)} more {self.noun} (`fedfew label-next`)."
         if self.helps:
-            return f"The sites' {self.noun} bring {measured}"
+            return f"{self.subject} bring {measured}"
         if self.helps is False:
-            return f"The sites' {self.noun} do harm, {measured} Use the server-only model, or {advice}"
+            return f"{self.subject} do harm, {measured} Use the server-only model, or {advice}"
         if gap.mean < 0 and (gap.p is None or gap.p < EVEN):
-            return f"The sites' {self.noun} seem to do harm, {measured} Use the server-only model, or {advice}"
+            return f"{self.subject} seem to do harm, {measured} Use the server-only model, or {advice}"
         chance = "bring nothing measurable" if gap.mean <= 0 else "bring no certain gain"
-        return f"The sites' {self.noun} {chance}, {measured} {advice.capitalize()}"
+        return f"{self.subject} {chance}, {measured} {advice.capitalize()}"
 
     @property
     def tested_on(self) -> str:
@@ -104,12 +110,14 @@ class Verdict:
         return about | self.gain.as_json()
 
 
-def baseline_of(config: Config) -> Config:
-    """Server-only training with everything else equal; E113 if the two would be scored at different points."""
+def baseline_of(config: Config, method: str = BASELINE) -> Config:
+    """Server-only training, or another baseline, with everything else equal.
+
+    E113 if the two would be scored at different points."""
     if getattr(config.method, "order", "") == "before":
         why = "scores each round before the server's turn, so it cannot be compared with server-only training"
         raise FedfewError("E113", "method.order", why, "Set method.order=after")
-    return load(config.document, {"method.name": BASELINE, "aggregator.name": "auto", "vote.prior": "server"})
+    return load(config.document, {"method.name": method, "aggregator.name": "auto", "vote.prior": "server"})
 
 
 def verdict(run: Run, bounds: "Sequence[Bound]") -> Verdict | None:
@@ -118,7 +126,7 @@ def verdict(run: Run, bounds: "Sequence[Bound]") -> Verdict | None:
     Bounds get no verdict: what true labels bring is not what the sites' images bring.
     """
     lower = next((b for b in bounds if b.name == BASELINE), None)
-    if run.method in BOUNDS or lower is None or not lower.runs or lower.mismatch or lower.unfinished:
+    if run.method in (*BOUNDS, NAMES) or lower is None or not lower.runs or lower.mismatch or lower.unfinished:
         return None
     labels = sum(run.classes.get("server", ())) or run.labels
     return weigh([run], lower.runs[:1], labels)
@@ -136,4 +144,5 @@ def weigh(own: Sequence[Run], base: Sequence[Run], labels: int, folds: int = 0) 
     mine, its = Judged.joined([a for a, _ in known]), Judged.joined([b for _, b in known])
     if not np.array_equal(mine.labels, its.labels):
         return None
-    return Verdict(Gain.on_images(mine, its), len(mine.labels), labels, folds, noun_of(own[0].dataset))
+    names = bool(own[0].totals.get("names"))
+    return Verdict(Gain.on_images(mine, its), len(mine.labels), labels, folds, noun_of(own[0].dataset), names)

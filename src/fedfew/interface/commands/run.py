@@ -12,7 +12,7 @@ from fedfew.data import noun_of
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import free_folder, siblings
-from fedfew.runs.run import BOUNDS, Run
+from fedfew.runs.run import BOUNDS, NAMES, Run
 from fedfew.runs.session import Session, reopen, start
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def note_sums(config: "Config") -> None:
 
 def has_baseline(config: "Config") -> bool:
     """Whether server-only training here says what the clients add."""
-    return config.method_name not in BOUNDS and bool(config.labels)
+    return config.method_name not in (*BOUNDS, NAMES) and bool(config.labels)
 
 
 def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Collection[str], json: bool) -> None:
@@ -78,17 +78,22 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         from fedfew.studies.verdict import weigh  # noqa: PLC0415 - only for a pair
 
         verdict = weigh([run], [alone], sum(run.classes.get("server", ())) or run.labels)
+    named = _train_baseline(session, NAMES) if baseline and run.summary.get("names") else None
     better = (alone if verdict.gain.difference.mean < 0 else run) if verdict is not None else None
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
         about = {"run": str(run.path)} | {key: run.summary[key] for key in keys}
         pair = {"verdict": verdict and verdict.as_json(), "baseline": alone and str(alone.path)}
         pair["recommended"] = better and str(better.path)
+        pair |= {"labels_names": str(named.path)} if named else {}
         print_json(about | pair)
         return
     _show(run, alone)
     if verdict is not None:
         out.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
+        if named is not None:
+            score = percent(named.summary["accuracy"]["last"])
+            say(f"with the labels and the classes' names, without the sites: {score} ({named.path})")
         say(f"recommended model: {better.path if better else run.path}")
     elif has_baseline(config) and alone is None:
         note("What do the clients add? Without --no-baseline, `fedfew run` compares with server-only training.")
@@ -107,18 +112,18 @@ def _known_baseline(run: Run) -> "tuple[Run | None, Verdict | None]":
     return (bounds[0].runs[0], made) if made else (None, None)
 
 
-def _train_baseline(session: Session) -> Run | None:
-    """Server-only training with everything else equal, next to the run; None if there is none to compare with."""
+def _train_baseline(session: Session, method: str = BASELINE) -> Run | None:
+    """A baseline with everything else equal, next to the run; None if there is none to compare with."""
     from fedfew.studies.verdict import baseline_of  # noqa: PLC0415 - only for a pair
 
     try:
-        settings = baseline_of(session.parts.config)
+        settings = baseline_of(session.parts.config, method)
     except FedfewError as fault:
         note(f"Not compared with server-only training: {fault.message}.")
         return None
     path = session.folder.path
-    alone = start(settings, free_folder(path.with_name(f"{path.name}-{BASELINE}")))
-    follow(alone, f"{BASELINE} on {settings.dataset.name}")
+    alone = start(settings, free_folder(path.with_name(f"{path.name}-{method}")))
+    follow(alone, f"{method} on {settings.dataset.name}")
     return Run(alone.folder)
 
 
