@@ -13,6 +13,7 @@ from tests.data.image_zoo import READ, REMARKED, SKIPPED, zoo
 
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data.federation import Split, federate
+from fedfew.data.images import folders
 from fedfew.data.images.folders import scan, scan_unlabeled
 from fedfew.data.images.own import check_folder, folder
 from fedfew.data.included import mini_mnist
@@ -201,3 +202,24 @@ def test_order_does_not_depend_on_the_file_system(tmp_path: Path) -> None:
         put(tmp_path / "x" / name, torch.full((9, 9), len(name), dtype=torch.uint8))
     images = scan_unlabeled(tmp_path / "x").read(9, 1).images
     np.testing.assert_array_equal(images[:, 0, 0, 0].numpy(), [7, 7, 11, 7])
+
+
+def test_a_folder_is_scanned_and_read_once_where_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "server" / "a" / "1.png"
+    image.parent.mkdir(parents=True)
+    Image.new("L", (8, 8), 7).save(image)
+    reads: list[object] = []
+
+    def read(*given: object, **more: object) -> object:
+        reads.append(given)
+        return torch.zeros(1), [0], []
+
+    monkeypatch.setattr(folders, "read_files", read)
+    with folders.read_once():
+        assert folders.scan(tmp_path) is folders.scan(tmp_path)
+        assert all(len(folders.scan(tmp_path).read(8, 1).files) == 1 for _ in range(3))
+        folders.scan(tmp_path).read(16, 1)
+    assert len(reads) == 2
+    assert folders.scan(tmp_path) is not folders.scan(tmp_path)

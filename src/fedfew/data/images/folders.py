@@ -8,10 +8,13 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +30,10 @@ LABELS = "labels.csv"
 COLUMNS = "Give it a header line `image,label` (or `image,label,group`); images are paths relative to its folder"
 CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX")
 """What file managers and archives leave in folders, together with macOS's ``._`` files: never images."""
+
+
+_known: ContextVar[dict[tuple[object, ...], object] | None] = ContextVar("known folders", default=None)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,10 @@ class Folder:
     def read(self, size: int, channels: int, report: Report | None = None, *, cached: bool = True) -> "Folder":
         """The folder with the pixels of all files that can be read; the others are listed as problems."""
         paths = [file.path for file in self.files]
-        images, kept, problems = read_files(self.root, paths, size, channels, report, cached=cached)
+        images, kept, problems = _kept(
+            (self.root, size, channels, *paths),
+            lambda: read_files(self.root, paths, size, channels, report, cached=cached),
+        )
         return replace(self, files=[self.files[i] for i in kept], problems=self.problems + problems, images=images)
 
     @cached_property
@@ -98,9 +108,34 @@ class Folder:
         return copies
 
 
+@contextmanager
+def read_once() -> Iterator[None]:
+    """In this context every folder is scanned and read once; files that change meanwhile go unnoticed."""
+    token = _known.set({})
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def _kept(key: tuple[object, ...], make: Callable[[], T]) -> T:
+    """What was made for this key before, in a context of ``read_once``."""
+    known = _known.get()
+    if known is None:
+        return make()
+    if key not in known:
+        known[key] = make()
+    return cast(T, known[key])
+
+
 def scan(path: str | Path) -> Folder:
     """The files of server/, clients/ and test/ with their classes and sites; none is opened."""
-    root, problems = existing(path), list[Problem]()
+    root = existing(path)
+    return _kept((root,), lambda: _scan(root))
+
+
+def _scan(root: Path) -> Folder:
+    problems = list[Problem]()
     groups, files = {}, list[ImageFile]()
     for part in PARTS:
         groups[part], members = _part(root, part, problems) if (root / part).is_dir() else ((), [])

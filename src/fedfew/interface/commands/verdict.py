@@ -12,6 +12,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
 from fedfew.data import NOUNS, noun_of
 from fedfew.data.dataset import Problem
+from fedfew.data.images.folders import read_once
 from fedfew.data.images.looks import Difference
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
 from fedfew.interface.commands.check import (
@@ -39,6 +40,7 @@ SHOWN, LEAST = 5, 0.01
 """Classes shown of a site's mix: at most this many, each with at least this share."""
 
 
+@read_once()
 def try_folder(
     folder: Path,
     label: str,
