@@ -43,16 +43,15 @@ class Engine:
     def chosen_device(self) -> torch.device:
         """The chosen device; E116 if this machine does not have it, E120 if it cannot compute in ``autocast``."""
         here = devices()
-        name, colon, number = (here[0] if self.device == "auto" else self.device).partition(":")
-        count = torch.cuda.device_count() if name == "cuda" else 2
-        if name not in here or (number and not (number.isdecimal() and int(number) < count)):
-            message = (
-                f"engine.device = {name + colon + number!r}, but torch {torch.__version__} finds none on this machine"
-            )
+        name = here[0] if self.device == "auto" else self.device
+        kind, _, number = name.partition(":")
+        numbered = number.isdecimal() and int(number) < (torch.cuda.device_count() if kind == "cuda" else 2)
+        if name not in here and not (kind in here and numbered):
+            message = f"engine.device = {name!r}, but torch {torch.__version__} finds none on this machine"
             raise FedfewError("E116", "engine.device", message, f'Available: {", ".join(here)}; "auto" takes the first')
-        if name == "cpu" and self.autocast == "bfloat16" and crashes_in_bfloat16():
+        if kind == "cpu" and self.autocast == "bfloat16" and crashes_in_bfloat16():
             raise FedfewError("E120", "engine.autocast", "a product of bfloat16 matrices ends the process here")
-        return torch.device(name, int(number)) if number else torch.device(name)
+        return torch.device(name)
 
 
 def devices() -> list[str]:

@@ -60,7 +60,7 @@ class KLConsistency(Consistency):
 
         def step(indices: Tensor) -> Step:
             samples = site.samples.take(indices)
-            image, view = site.network(samples.join(samples.weak(rng))).log_softmax(1).chunk(2)
+            image, view = (site.network(part).log_softmax(1) for part in (samples, samples.weak(rng)))
             return Step(weight * kl_div(view, image, reduction="batchmean", log_target=True) if weight else None)
 
         return step
