@@ -41,6 +41,7 @@ ANSWERS = 4
 """Releases of a site: the survey, and three steps of EM."""
 KINDS = {
     "labels alone": {"method.name": "server-only"},
+    "labels + names": {"method.name": "labels-names"},
     "open": {},
     "sum": {"privacy.sums": "secure"},
     "site": {},
@@ -104,7 +105,7 @@ def run(seeds: list[int]) -> None:
     done = {(row["sites"], row["kind"], row["budget"], row["seed"]) for row in rows()}
     for seed in seeds:
         for sites in SITES:
-            cells = [("labels alone", 0.0), ("open", 0.0), ("sum", 0.0)]
+            cells = [("labels alone", 0.0), ("labels + names", 0.0), ("open", 0.0), ("sum", 0.0)]
             cells += [(kind, budget) for kind in ("sum", "site") for budget in EPSILONS]
             left = [cell for cell in cells if (str(sites), cell[0], f"{cell[1]:g}", str(seed)) not in done]
             parts = assemble(settings("open", 0.0, sites, seed)) if left else None
@@ -135,13 +136,14 @@ def values_of(table: list[Row], sites: int, kind: str, budget: float = 0.0) -> l
 def page() -> None:
     """Write table and figure."""
     table, columns = rows(), [("sum", 0.0), *(("sum", e) for e in EPSILONS), *(("site", e) for e in EPSILONS)]
-    head = ["sites", "labels alone", "open, no noise", "sum, no noise", *(f"sum, ε = {e:g}" for e in EPSILONS)]
-    lines = [head + [f"each site, ε = {e:g}" for e in EPSILONS], ["---"] * (4 + 2 * len(EPSILONS))]
+    head = ["sites", "open, no noise", "sum, no noise", *(f"sum, ε = {e:g}" for e in EPSILONS)]
+    lines = [head + [f"each site, ε = {e:g}" for e in EPSILONS], ["---"] * (3 + 2 * len(EPSILONS))]
     for sites in SITES:
-        alone = values_of(table, sites, "labels alone")
-        cells = [_told(alone), _told(values_of(table, sites, "open"))]
-        lines.append([str(sites), *cells, *(_told(values_of(table, sites, *column)) for column in columns)])
+        cells = [str(sites), _told(values_of(table, sites, "open"))]
+        lines.append([*cells, *(_told(values_of(table, sites, *column)) for column in columns)])
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    alone, named = (_told(values_of(table, SITES[0], kind)) for kind in ("labels alone", "labels + names"))
+    text = f"Labels alone: {alone}; labels and class names: {named}.\n\n{text}"
     content = PAGE.read_text("utf-8")
     before, rest = content.split(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}", "utf-8")

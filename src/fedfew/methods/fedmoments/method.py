@@ -414,7 +414,7 @@ NOISY: dict[str, Any] = {"folds": 2, "most_steps": 3}
 """Other defaults where noise hides single images,"""
 NARROW: dict[str, Any] = {"directions": 128, "fold_directions": 64}
 """and where there is much of it: at each site, or from this z on for a sum."""
-MUCH = 4.0
+MUCH = 2.0
 
 
 def settle(method: FedMoments, scenario: Scenario) -> dict[str, Any]:
