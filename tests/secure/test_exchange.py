@@ -14,7 +14,8 @@ from fedfew.config.parts import Parts, assemble, local_fleet, sites_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Payload, Vector
-from fedfew.core.types import ClientUpdate, Fleet, Missing, Scoring, ServerState
+from fedfew.core.types import ClientSite, ClientUpdate, Fleet, Missing, Scoring, ServerState, Trained
+from fedfew.methods.fedavg import FedAvg
 from fedfew.runs.session import reopen, start
 from fedfew.runtime.exchange import Answers, ask
 from fedfew.runtime.record import RoundRecord
@@ -112,6 +113,20 @@ def _plain(clients: set[int]) -> tuple[Tensor, int]:
     total = sum(u.examples for u in updates if isinstance(u, ClientUpdate))
     summed = sum((u.examples * u.reply["psi"].double() for u in updates if isinstance(u, ClientUpdate)), torch.zeros(1))
     return (summed / total).float(), total
+
+
+def test_a_sum_that_one_client_ruins_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No single client is named, because none can be seen."""
+    honest = FedAvg.train_client
+
+    def ruined(method: FedAvg, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        trained = honest(method, payload, site, rng)
+        return trained if site.client else replace(trained, reply={"psi": -200 * payload["omega"]})
+
+    monkeypatch.setattr(FedAvg, "train_client", ruined)
+    answers, _ = asked(parts_of(), lambda step, sent: sent)
+    assert not answers.updates
+    assert {m.code for m in answers.missing} == {Refusal.HARMFUL} and len(answers.missing) == 9
 
 
 def test_with_more_drop_outs_there_is_no_sum_and_the_round_is_skipped() -> None:

@@ -15,7 +15,7 @@ from fedfew.core.layout import Payload, Reply, Schema, nbytes
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
 from fedfew.runtime.cohort import drop_out
 from fedfew.runtime.exchange import Answers, Clients, draw, received_bytes
-from fedfew.runtime.screen import Screen
+from fedfew.runtime.screen import Measurement, Screen
 from fedfew.runtime.wire import Wire
 from fedfew.secure import messages
 from fedfew.secure.content import Codec
@@ -209,7 +209,9 @@ class SecureExchange:
             metrics["noise"] = codec.noise_of(len(arrived))
         update = ClientUpdate(arrived[0], reply, images, metrics)
         fault = clients.gate.check(update, payload, _of_sum(codec.schema, self.rules), max(images, 0))
-        judged = {} if fault else screen.judge({update.client: screen.measure(reply, payload)}).refused
+        found = [] if fault else [screen.measure(reply, payload)]
+        none = [Measurement(dict.fromkeys(one.lengths, 0.0), 0.0) for one in found]  # it is compared with no change
+        judged = screen.judge(dict(enumerate(found + none))).refused
         for refused in (fault, *judged.values()):
             if refused is not None:
                 raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of {len(arrived)} clients: {refused.reason}")
