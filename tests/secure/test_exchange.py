@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.private_sums import Unmasked
 from tests.deploy.conftest import TINY
 from torch import Tensor
 
@@ -113,6 +114,18 @@ def _plain(clients: set[int]) -> tuple[Tensor, int]:
     total = sum(u.examples for u in updates if isinstance(u, ClientUpdate))
     summed = sum((u.examples * u.reply["psi"].double() for u in updates if isinstance(u, ClientUpdate)), torch.zeros(1))
     return (summed / total).float(), total
+
+
+def test_the_sums_without_masks_of_the_benchmarks_are_those_of_the_protocol() -> None:
+    parts = parts_of()
+    masked, fleet = asked(parts, lambda step, sent: sent)
+    open_fleet, state = (
+        InlineFleet(replace(fleet.inner.sites, sums=None)),
+        parts.algorithm.start(parts.network.snapshot()),
+    )
+    plain = Unmasked.of(parts.config).ask(parts.clients, parts.algorithm, parts.server, open_fleet, state)
+    assert torch.equal(masked.updates[0].reply["psi"], plain.updates[0].reply["psi"])
+    assert masked.summed == plain.summed and masked.updates[0].examples == plain.updates[0].examples
 
 
 def test_a_sum_that_one_client_ruins_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
