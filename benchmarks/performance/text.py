@@ -210,9 +210,9 @@ def _precision(results: Results) -> str:
 
 BACKBONE_NOTE = """
 CPU time of one thread, in turn, medians. *layer by layer* is the same module as torch runs it; fedfew computes
-convolution and activation in one pass, with the same bits. Tried in vain: weights packed beforehand, fewer images at a
-time, TorchScript's optimisation for inference. onnxruntime has faster kernels for the convolutions of single channels
-than torch (oneDNN) has; an encoder as an ONNX file runs in onnxruntime itself (`model.name = "onnx"`).
+convolution and activation in one pass, with the same bits. Fewer images at a time brought nothing. Not tried with the
+memory settings of a run: weights packed beforehand, TorchScript. Why onnxruntime is faster was not profiled; an encoder
+as an ONNX file runs in it (`model.name = "onnx"`).
 """
 
 
