@@ -291,7 +291,10 @@ def test_a_real_site_sends_no_class_sum_of_few_images_and_refuses_sharp_scores(
     assert counts("all", min_class=0) == [pytest.approx([10, 8, 2, 0], abs=1e-3)] * models
     assert counts("default") == [pytest.approx([20 * 5 / 9, 20 * 4 / 9, 0, 0], abs=1e-3)] * models
     assert counts("nine", min_class=9) == [pytest.approx([10, 0, 0, 0], abs=1e-3)] * models
-    for name, value in (("weight", 1e5 * torch.eye(shape.width)[:, :classes]), ("fold_weight", torch.zeros(9, 9, 9))):
+    for name, value in (
+        ("weight", 1e5 * torch.eye(shape.width)[:, :classes]), ("fold_weight", torch.zeros(9, 9, 9)),
+        ("scale", torch.ones(20, shape.width)), ("mix", -payload["mix"]),
+    ):  # fmt: skip
         assert ask(payload | {name: value}, name) == {"client": 1, "code": "E419"}
 
 

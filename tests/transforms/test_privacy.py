@@ -108,6 +108,9 @@ def test_clipping_fails_closed() -> None:
         trained = Trained({"psi": torch.tensor([1.0, 2.0, spoiled, 3.0])})
         with pytest.raises(ArithmeticError, match=r"^the change is not finite, so it cannot be clipped$"):
             Private(1.0, 0.0).outgoing(trained, payload, schema, site, stream(0, "x"))
+        sums = {"psi": Expected((4,), per_example=1.0)}
+        with pytest.raises(ArithmeticError, match="the sums are not finite"):
+            Private(0.0, 1.0, per_image=True).outgoing(trained, payload, sums, site, stream(0, "x"))
     still = Private(1.0, 0.0).outgoing(Trained({"psi": payload["omega"]}), payload, schema, site, stream(0, "x"))
     assert still.reply["psi"].tolist() == [0.0] * 4, "no change has length 0"
 

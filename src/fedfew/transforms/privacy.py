@@ -74,9 +74,9 @@ class Private(Transform):
     def _hidden(self, trained: Trained, schema: Schema) -> Trained:
         """Sums with noise for one image of the site; even whether it has any is not told."""
         most = sqrt(sum(expected.per_example**2 for expected in schema.values()))
-        sent = {name: blurred(trained.reply[name].double(), self.noise * most) for name in sorted(schema)}
-        if not all(bool(tensor.isfinite().all()) for tensor in sent.values()):
+        if not all(bool(trained.reply[name].isfinite().all()) for name in schema):  # whole steps always are
             raise ArithmeticError("the sums are not finite, so noise does not hide an image in them")
+        sent = {name: blurred(trained.reply[name].double(), self.noise * most) for name in sorted(schema)}
         return Trained({name: tensor.to(schema[name].dtype) for name, tensor in sent.items()}, examples=1)
 
 

@@ -222,11 +222,31 @@ def test_a_site_refuses_sharp_scores_and_models_beyond_the_configs() -> None:
     layout = site.network.layout
     state = trained(METHOD, parts, site, [range(60)] * 3)
     payload = METHOD.broadcast(state, 61)
-    assert METHOD.refused(payload, layout) == "" and METHOD.refused({"survey": payload["survey"]}, layout) == ""
+    survey = {name: payload[name] for name in ("survey", "origin", "scale")}
+    assert METHOD.refused(payload, layout) == METHOD.refused(survey, layout) == ""
     assert "sharpness" in METHOD.refused(payload | {"weight": 1e4 * payload["weight"]}, layout)
     assert "sharpness" in METHOD.refused(payload | {"fold_weight": 1e4 * payload["fold_weight"]}, layout)
     more = payload | {"fold_weight": payload["fold_weight"].repeat(9, 1, 1)}
     assert "form" in METHOD.refused(more, layout), "every model is one more sum over the same images"
-    for name in payload.keys() - {"survey"}:
+    for name in payload:
         lacking = {key: value for key, value in payload.items() if key != name}
         assert bool(METHOD.refused(lacking, layout)) == (name != "weight"), name
+
+
+def test_a_site_refuses_units_and_mixes_that_single_out_an_image() -> None:
+    """A row of ``scale`` for each image weighs them one by one; a negative mix makes r, of which ε depends, unbounded;
+    an origin that is an image's u, with a scale of 0, makes that image's y, and all sums, not a number."""
+    parts, _, site, _ = world(0.3)
+    layout = site.network.layout
+    payload = METHOD.broadcast(trained(METHOD, parts, site, [range(60)] * 3), 61)
+    survey = {name: payload[name] for name in ("survey", "origin", "scale")}
+    own = len(parts[0])
+    for name in ("origin", "scale"):
+        assert "form" in METHOD.refused(survey | {name: survey[name].expand(own, -1)}, layout)
+    assert "scale" in METHOD.refused(survey | {"scale": 0 * survey["scale"]}, layout)
+    for name in ("mix", "alpha"):
+        assert "negative" in METHOD.refused(payload | {name: payload[name] - 2 * payload[name].max()}, layout)
+    width = len(payload["scale"])
+    shift = {"shift_into": torch.ones(width, 3), "shift_out": torch.ones(width, 3), "shift_alpha": torch.ones(())}
+    assert METHOD.refused(payload | shift, layout) == ""
+    assert "shift" in METHOD.refused(payload | shift | {"shift_out": torch.ones(width, 3, own)}, layout)

@@ -50,8 +50,13 @@ class Shape:
         """The form of each part of the server's message."""
         models, first, second = 1 + self.folds, (self.width, self.classes), (self.fold_width, self.classes)
         forms = [first, first[1:], (self.folds, *second), (self.folds, self.classes), first, first[1:]]
-        rest = {"scale": (self.width,), "origin": (self.width,), "step": ()}
-        return dict(zip(SENT, [*forms, (models,), (models,), (models, self.classes)], strict=True)) | rest
+        rest = [*forms, (models,), (models,), (models, self.classes)]
+        return dict(zip(SENT, rest, strict=True)) | self.units | {"step": ()}
+
+    @property
+    def units(self) -> dict[str, tuple[int, ...]]:
+        """The form of what every message has: with a row for each image, they could single one out."""
+        return {"scale": (self.width,), "origin": (self.width,), "survey": ()}
 
     def read(self, sums: Tensor) -> list["ClassSums"]:
         """The sums for each model, in the coordinates y."""

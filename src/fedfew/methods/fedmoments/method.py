@@ -58,6 +58,8 @@ NEW = 0.25
 """The survey ends when at most this share of a round's clients are new."""
 SHARPEST = 1000.0
 """Largest sharpness of scores that a site computes, see ``Scores.sharpness``; on CIFAR-10 it was 21."""
+SMALLEST = 1e-7
+"""Smallest scale that a site divides by: with 0 one image's y is not a number, and neither is the sum of all."""
 
 
 @dataclass(frozen=True)
@@ -360,12 +362,20 @@ class FedMoments(Federated):
         return as_model(site, full + g * own.weight, offset + g * own.bias), s
 
     def refused(self, payload: Payload, layout: Layout) -> str:
-        """Models of another form, each of which is one more sum over the same images, or of very sharp scores."""
-        if "weight" not in payload:
-            return ""
-        for name, form in self.shape(*layout.shapes[0]).sent.items():
+        """Units or models with which an image could count for more than its part, or stand alone in a sum."""
+        shape = self.shape(*layout.shapes[0])
+        forms = shape.sent if "weight" in payload else shape.units
+        for name, form in forms.items():
             if name not in payload or tuple(payload[name].shape) != form:
                 return f"{name} does not have the form {form} that the config gives it"
+        if float(payload["scale"].min()) < SMALLEST:
+            return f"a scale is below {SMALLEST:g}"
+        if any(payload[name].ndim != 2 or len(payload[name]) != shape.width for name in SHIFT[:2] if name in payload):
+            return "the sites' shift does not have the form of directions"
+        if "weight" not in payload:
+            return ""
+        if any(float(payload[name].min()) < 0 for name in ("alpha", "mix")):
+            return "a class mix is negative"
         sharpest = max(model.sharpness(payload["scale"]) for model in sent_scores(payload))
         return f"scores of sharpness {sharpest:.4g}; the limit is {SHARPEST:g}" if sharpest > SHARPEST else ""
 
