@@ -159,7 +159,7 @@ ARMS: dict[str, tuple[str, Overrides]] = {
 }
 COMBINED = ("rc-ssfl", "label-shift")
 """Published methods that are presets made of parts."""
-NO_ARM = ("fedmoments",)
+NO_ARM = ("fedmoments", "labels-names")
 """It works on the features of a pretrained backbone."""
 ARMS |= {
     name: (name, {})

@@ -40,7 +40,7 @@ def test_a_method_runs_with_every_aggregator_that_fits(method: str, aggregator: 
         assert {int(k) for k in record["weights"]} <= set(record["cohort"])
         assert all(w is not None and w >= 0 for w in record["weights"].values())
         assert math.isfinite(record["loss"] or math.inf) and 0 <= (record["accuracy"] or 0.0) <= 1
-    if usual:
+    if usual and method != "labels-names":  # which fits its model once
         assert not torch.equal(rounds[0][0].omega, rounds[1][0].omega), "training changes the model"
 
 

@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ds-fl": {"method__subset": 20},
     "cbafed": {"method__highest": 0.1, "method__global_interval": 1},
     "fedmatch": {"method__interval": 1},
+    "labels-names": {"model__name": "efficientnet-lite0", "model__size": 32},
     "fedmoments": {"model__name": "efficientnet-lite0", "model__size": 32, "method__survey": 8},
 }
 

@@ -144,6 +144,7 @@ SMALL: dict[str, Any] = {
 }
 LOW: dict[str, dict[str, Any]] = {
     "fedmoments": {"model__name": "efficientnet-lite0", "model__size": 32},
+    "labels-names": {"model__name": "efficientnet-lite0", "model__size": 32},
     "fedfew": {"method__warmup": 1, "method__threshold": 0.1},
     "ds-fl": {"method__subset": 20, "dataset__open": 60, "objective__threshold": 0.1},
     "fedmatch": {"method__interval": 1, "method__threshold": 0.1},

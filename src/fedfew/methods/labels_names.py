@@ -1,4 +1,4 @@
-"""The labels and the classes' names, without the clients: what a backbone that knows these names adds to server-only.
+"""Labels and class names, without the clients: the lower bound where a backbone knows the classes by name.
 
 W, b = arg min  mean CE(xW + b) + λ/2 ‖W − t N‖²     N: weights of the names, by the backbone; cross-validation: t, λ
 
