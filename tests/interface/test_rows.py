@@ -2,6 +2,8 @@
 
 import csv
 import json
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,8 @@ from fedfew import from_arrays, load_classifier
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 
-polars = pytest.importorskip("polars")
+FRAMES = [pandas, *([import_module("polars")] if find_spec("polars") else [])]
+"""Libraries of data frames; no extra installs polars."""
 
 
 def patients(path: Path, seed: int = 0, blank: bool = True) -> Path:
@@ -65,8 +68,8 @@ def test_the_model_of_a_table_predicts_evaluates_and_asks_for_labels(tried: Path
     assert chosen["considered"] == 420 and "line" in chosen["chosen"][0]["row"]
 
     frame = pandas.read_csv(table)
-    for model in (frame, polars.read_csv(table)):
-        assert load_classifier(run).predict(model).tolist() == [row["label"] for row in rows]
+    for library in FRAMES:
+        assert load_classifier(run).predict(library.read_csv(table)).tolist() == [row["label"] for row in rows]
     assert load_classifier(run).score(frame.loc[list(known)], list(known.values())) == pytest.approx(right)
     assert load_classifier(run).feature_names_in_.tolist() == ["age", "pulse", "ward"]
 
@@ -136,11 +139,25 @@ def test_files_of_text_are_tried_evaluated_and_exported(
 
 
 def test_frames_with_mixed_columns_and_lists_of_texts_make_a_run(tmp_path: Path, encoder: str) -> None:  # noqa: F811
-    frame = pandas.DataFrame({"dose": [1.0, 2, 3, 4], "ward": ["a", "b", "a", "b"]})
-    config = from_arrays(
-        (polars.DataFrame(frame.to_dict("list")), ["x", "y", "x", "y"]), {"n": frame}, path=tmp_path / "f"
-    )
-    assert assemble(load(config)).federation.shape == (3,)
+    columns = {"dose": [1.0, 2, 3, 4], "ward": ["a", "b", "a", "b"]}
+    for number, library in enumerate(FRAMES):
+        frame = library.DataFrame(columns)
+        config = from_arrays((frame, ["x", "y", "x", "y"]), {"n": frame}, path=tmp_path / str(number))
+        assert assemble(load(config)).federation.shape == (3,)
     texts = from_arrays((["the heart", "the bone"], ["x", "y"]), [["a pulse", "a wrist"]], path=tmp_path / "t")
     parts = assemble(load(texts, {"model.source": encoder}))
     assert parts.federation.sites == ("client 0",) and len(parts.federation.samples) == 2
+
+
+def test_vectors_in_files_of_their_own_are_recognised(tmp_path: Path, capsys: Capture) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    x = (rng.normal(size=(60, 3, 5)) + 4 * labels[:, None, None]).astype(np.float16)
+    (tmp_path / "v" / "clients").mkdir(parents=True)
+    np.save(tmp_path / "v" / "server.npy", x[:20])
+    np.save(tmp_path / "v" / "server_labels.npy", labels[:20])
+    np.savez(tmp_path / "v" / "clients" / "north.npz", x=x[20:])
+    said = fedfew(capsys, "try", tmp_path / "v", "--set", "rounds=2", "--set", "fleet.kind=inline",
+                  "--set", "method.name=fedmix", "--out", tmp_path / "out")  # fmt: skip
+    assert said.status == 0 and "vectors x of 5 numbers" in said.err
+    assert "no test rows" in said.out and "by cross-validation with 5 folds" in said.out
