@@ -416,8 +416,9 @@ def added_up(updates: Updates, round: int) -> Updates:
 def refuse(method: Federated, scenario: Scenario) -> Iterator[FedfewError]:
     """The backbone must be frozen."""
     if not scenario.frozen_backbone:
-        problem = "it works on the features of a frozen backbone"
-        yield FedfewError("E113", "method.name", problem, 'Set model.name = "efficientnet-lite0", model.train = "head"')
+        problem = "it computes a linear head, on vectors or on the features of a frozen backbone"
+        remedy = 'Set model.name = "linear" for vectors, "efficientnet-lite0" with train = "head" for images'
+        yield FedfewError("E113", "method.name", problem, remedy)
 
 
 NOISY: dict[str, Any] = {"folds": 2, "most_steps": 3}
