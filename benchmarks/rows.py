@@ -231,7 +231,7 @@ def million(folder: Path, rows: int = 1_000_000, width: int = 384) -> None:
         np.savez(folder / "rows.npz", x=x, label=label, site=site.astype(str), split=split)
         del x
     table: dict[str, Any] = {
-        "rounds": 10,
+        "rounds": 6,
         "participation": 1.0,
         "dataset": {"name": "vectors", "path": str(folder / "rows.npz"), "validation": 0},
         "model": {"name": "linear"},
