@@ -11,7 +11,7 @@ from types import ModuleType
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
-from tests.docs.blocks import blocks_of, shrink
+from tests.docs.blocks import shrink
 from tests.interface.fedfew_command import fedfew
 from tools.notebook import code_cells, run_cell
 
@@ -105,9 +105,10 @@ def test_what_it_runs_exists(capsys: pytest.CaptureFixture[str]) -> None:
     commands = {word: json.loads(rest) for word, rest in steps() if word in ("ENTRYPOINT", "CMD")}
     assert commands["ENTRYPOINT"][0] in project["scripts"]
     assert fedfew(capsys, *commands["CMD"]).status == 0
-    [block] = [b.code for b in blocks_of(ROOT / "docs/how-to/deploy.md", "deployment.md") if "podman build" in b.code]
-    for kind in re.findall(r"\bdeploy (server|client)\b", block):
+    compose = (ROOT / "compose.yaml").read_text("utf-8")
+    for kind in ("server", "client"):
+        assert re.search(rf"\bdeploy\W+{kind}\b", compose)
         assert fedfew(capsys, "deploy", kind, "--help").status == 0
     assert "--data" in fedfew(capsys, "deploy", "client", "--help").out
     port = next(rest for word, rest in steps() if word == "EXPOSE")
-    assert f"-p {port}:{port}" in block
+    assert f"{port}:{port}" in compose

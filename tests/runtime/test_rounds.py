@@ -219,8 +219,8 @@ def test_the_numbers_of_a_record() -> None:
     assert record["norm_server"] == 5.0
     assert record["norm_step"] == 2.0
     assert record["updates"] == [
-        {"client": 3, "norm": 1.0, "cosine": 1.0},
-        {"client": 7, "norm": 2.0, "cosine": pytest.approx(-0.8)},
+        {"client": 3, "norm": 1.0, "cosine": 1.0, "metrics": {"kept": 4.0, "right": 3.0}},
+        {"client": 7, "norm": 2.0, "cosine": pytest.approx(-0.8), "metrics": {"kept": 6.0, "right": 2.0}},
     ]
     assert not record["skipped"]
     assert json.loads(json.dumps(record)) == record
