@@ -208,6 +208,17 @@ def test_a_fault_is_refused_with_its_place_and_remedy(tmp_path: Path, name: str)
     assert fault.value.remedy and fault.value.code in ("E202", "E204", "E205", "E206", "E213")
 
 
+def test_named_classes_leave_rows_without_a_label_as_they_are(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=X, y=Y, classes=np.array(["cat", "dog"]))
+    assert read_rows(tmp_path / "rows.npz").column("label").tolist() == ["cat", "dog"] * 3 + [None, None]
+    np.savez(tmp_path / "rows.npz", x=X, y=Y + 1, classes=np.array(["cat", "dog"]))
+    with pytest.raises(FedfewError, match=r"E204 .*labels go from 0 to 2, but there are 2 classes"):
+        read_rows(tmp_path / "rows.npz")
+    np.savez(tmp_path / "rows.npz", x=X, site=np.ndarray((8,), "<U0"))
+    with pytest.raises(FedfewError, match="E202"):
+        read_rows(tmp_path / "rows.npz")
+
+
 def test_files_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path(csv("a,label\n" + "1,x\n" * 100)(tmp_path))
     monkeypatch.setattr(files, "CSV_CAP", 100)

@@ -151,7 +151,7 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> NDArr
         shape, _, dtype = HEADERS[version](stream)
         if dtype.hasobject:
             raise FedfewError("E204", where, f"{info.filename} holds Python objects, which are not read")
-        if math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
+        if not dtype.itemsize or math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
             claim = f"{info.filename} claims {dtype} {shape}, but has {info.file_size:,} bytes"
             raise FedfewError("E202", where, claim)
     with archive.open(info) as stream:

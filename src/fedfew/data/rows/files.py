@@ -115,7 +115,11 @@ def read_rows(path: Path) -> Rows:
         found = ", ".join(f"{name} {array.shape}" for name, array in columns.items()) or "nothing usable"
         raise FedfewError("E204", shown(path), f"it holds {found}", "It needs x (N×d) and, where known, label (N)")
     if names is not None and "label" in columns and columns["label"].dtype.kind in "iu":
-        columns["label"] = names.ravel().astype(object)[columns["label"]]
+        numbers = columns["label"].astype(np.int64)
+        if numbers.size and not -1 <= numbers.min() <= numbers.max() < names.size:
+            message = f"labels go from {numbers.min()} to {numbers.max()}, but there are {names.size} classes"
+            raise FedfewError("E204", shown(path), message, "Number them from 0; -1: no label")
+        columns["label"] = np.array([*names.ravel().tolist(), None], object)[numbers]
     return Rows(shown(path), columns, np.arange(next(iter(lengths.values()))))
 
 

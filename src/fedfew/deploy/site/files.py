@@ -99,6 +99,9 @@ class SumSecrets:
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for other in self.path.parent.glob("[!.]*"):  # of a run that never said it was over
+            if not other.name.startswith(f"{self.run}-"):
+                other.unlink(missing_ok=True)
         write_atomically(self.path, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
     @staticmethod

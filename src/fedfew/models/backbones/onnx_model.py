@@ -23,7 +23,8 @@ from fedfew.models.backbones.transformers_model import preprocess_of
 WHERE, KEY = "model onnx", "preprocess"
 CONFIG = "preprocessor_config.json"
 File = Annotated[str, Doc("the ONNX file")]
-OwnSize = Annotated[int, Ge(0), Le(1024), Doc("pixels a side that images are scaled to; 0: as the file says")]
+LARGEST = 1024
+OwnSize = Annotated[int, Ge(0), Le(LARGEST), Doc("pixels a side that images are scaled to; 0: as the file says")]
 
 
 class Graph(nn.Module):
@@ -112,6 +113,8 @@ def _preprocess(graph: Graph, path: Path, size: int) -> Preprocess:
             raise FedfewError("E121", WHERE, message, remedy)
         if look.interpolation not in ("bilinear", "bicubic", "nearest", "area") or len(look.mean) not in (1, 3):
             raise ValueError(f"mean {look.mean}, interpolation {look.interpolation}")
+        if not 8 <= look.size <= LARGEST:
+            raise ValueError(f"size {look.size}")
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise FedfewError("E121", WHERE, f"the preprocessing of {path} cannot be used ({error!r})") from None
     return look
