@@ -178,10 +178,6 @@ SETTINGS: dict[str, list[Setting]] = {
         Setting("animals, 0 % of no class", _animals(0.0)),
         Setting("animals, 20 % of no class", _animals(0.2)),
     ],
-    "Larger images (CIFAR-10 at 224 pixels)": [
-        Setting("40 labels, μ = 0.1, 224 pixels", {"model.size": 224}, (*SHORT, POOLED)),
-        Setting("40 labels, alike, 224 pixels", {"model.size": 224}, SHORT, "IID"),
-    ],
     "Parts of fedmoments left out (CIFAR-10, 100 clients, μ = 0.1 unless said)": [
         Setting("nothing left out", rows=SHORT),
         Setting("one step of EM", rows=(SERVER_ONLY,), extra=_ablated(most_steps=1)),

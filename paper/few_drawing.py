@@ -7,7 +7,7 @@ from matplotlib.ticker import NullLocator
 from fedfew.interface.charts.printed import COLOURS, sheet
 from paper.arms import POOLED, SERVER_ONLY
 from paper.drawing import BOUND_STYLE, dots, finish, legend
-from paper.few import FEW, FEW_LABELS, OURS, ROWS, SKEWS
+from paper.few import FEW, FEW_LABELS, FL2, OURS, ROWS, SKEWS, SPREAD
 from paper.few_page import groups
 from paper.goals import gains_of
 from paper.results import Results
@@ -29,7 +29,7 @@ def _by_labels_and_skew(arms: Results) -> Figure:
     for axis, settings in zip(axes, panels, strict=True):
         for i, row in enumerate(ROWS):
             own = [arms[setting, row] for setting in settings if (setting, row) in arms]
-            dots(axis, own, NAMED.get(row, row), **(BOUND_STYLE.get(row) or {"color": COLOURS[i]}))
+            dots(axis, own, NAMED.get(row, row), **(BOUND_STYLE.get(row) or {"color": COLOURS[(i, 6)[row == FL2]]}))
         axis.set_xscale("log")
         axis.xaxis.set_minor_locator(NullLocator())
         finish(axis, legend=False)
@@ -71,7 +71,7 @@ def _gains(arms: Results) -> Figure:
     axis.grid(axis="x", alpha=0.25, linewidth=0.6)
     if ticks:
         handles = dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
     return figure
 
 
@@ -82,6 +82,7 @@ def _line(axis: Axes, arms: Results, setting: str, row: float) -> None:
     axis.plot([0, mean], [row, row], color=colour, linewidth=2.2, alpha=0.35, solid_capstyle="butt")
     axis.plot(gains, [row] * len(gains), "o", color=colour, markersize=3.5, label="a seed")
     axis.plot([mean], [row], "|", color=colour, markersize=11, markeredgewidth=2, label="mean")
-    if most := gains_of(arms.get((setting, POOLED)), alone):
-        bound = 100 * sum(most.values()) / len(most)
-        axis.plot([bound], [row], "D", color="#343a40", markersize=4, fillstyle="none", label="all true labels")
+    for other, marker, label in ((SPREAD, "x", "label propagation, pooled"), (POOLED, "D", "all true labels, pooled")):
+        if theirs := gains_of(arms.get((setting, other)), alone):
+            at = 100 * sum(theirs.values()) / len(theirs)
+            axis.plot([at], [row], marker, color="#343a40", markersize=4, fillstyle="none", label=label)

@@ -1,6 +1,6 @@
 """The section of a figure of the few-labels study: one line for each setting, and the goals."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fedfew.studies.tables import as_csv
 from paper.arms import ALL_LABELS, POOLED, SERVER_ONLY
@@ -32,7 +32,7 @@ ANSWER: dict[str, tuple[str, str]] = {
     "photographs, 40 labels, 100 sites that differ (μ = 0.1)": (FEW, "μ = 0.1"),
     "photographs, 100 alike sites": (FEW, "IID"),
     "photographs, 10 sites, each with its own scanner": (SITES, "ten strong, μ = 0.3"),
-    "photographs at 224 pixels, 100 sites that differ": (SITES, "40 labels, μ = 0.1, 224 pixels"),
+    "clothing, 40 labels, 100 sites that differ (μ = 0.1)": (SITES, "clothing, 40 labels, μ = 0.1"),
 }
 """The lines of the first table of the page: a figure and a setting of it."""
 
@@ -41,15 +41,17 @@ def answer(figures: Mapping[str, Results], verdicts: Sequence[Verdict]) -> str:
     """The first table of the page, and the goals, from both figures."""
     rows = {title: (figures[name], setting) for title, (name, setting) in ANSWER.items() if name in figures}
     known = {title: at for title, at in rows.items() if at[0][at[1], OURS].runs}
-    columns = (SERVER_ONLY, SPREAD, OURS, POOLED)
-    head = ["", "labels alone", "label propagation, pooled images", "**with the sites**", "all true labels", "gain"]
+    columns = (SERVER_ONLY, NAMES, SPREAD, OURS, POOLED)
+    head = ["", "labels alone", "+ class names", "label propagation", "**with the sites**", "all true labels", "gain"]
     lines = ["| " + " | ".join([*head, "single seeds"]) + " |", "|" + "---|" * (len(head) + 1)]
     for title, (arms, setting) in known.items():
         cells = [_accuracy(arms.get((setting, row)), row == OURS, sd=False) for row in columns]
         lines.append("| " + " | ".join([title, *cells, *_gain(arms, setting)]) + " |")
     judged = [verdict for verdict in verdicts if verdict.agrees != "no runs yet"]
     goals = ["| goal | met? | we got |", "|---|---|---|"]
-    goals += [f"| {v.claim} | {'yes' if v.agrees == 'yes' else '**no**'} | {v.got} |" for v in judged]
+    for v in judged:
+        words = f"{v.got}; {v.words}" if v.words else v.got
+        goals.append(f"| {v.claim} | {'yes' if v.agrees == 'yes' else '**no**'} | {words} |")
     return "\n".join([*lines, "", *goals]) + "\n"
 
 
@@ -113,12 +115,3 @@ def as_table(arms: Results) -> bytes:
         for run in arm.runs
     ]  # fmt: skip
     return as_csv(rows, ["setting", "row", "seed", "accuracy", "kilobytes_up_per_client", "code"])
-
-
-def commits(arms: Iterable[ArmResult]) -> Mapping[str, int]:
-    """The versions of the code that made the runs of fedmoments, each with how many."""
-    counts: dict[str, int] = {}
-    for run in {run.name: run for arm in arms if arm.arm.label == OURS for run in arm.runs}.values():
-        version = str(run.environment.get("git", "?"))
-        counts[version] = counts.get(version, 0) + 1
-    return counts

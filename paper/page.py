@@ -70,10 +70,8 @@ def section(figure: Figure, runs: Iterable[Run], files: Sequence[str]) -> str:
         gains = {key: gain_cell(gain) for key, gain in figure.gains.items()}
         note = better_server(arms, runs)
         parts += [_arms_table(arms, gains), *([note] if note else [])]
-    if of_study:
-        parts.append("### Goals")
     judged = [verdict for verdict in figure.verdicts if verdict.agrees != "no runs yet"]
-    parts.append(claims_table(judged))
+    parts += [] if of_study else [claims_table(judged)]
     if waiting := len(figure.verdicts) - len(judged):
         parts.append(f"{waiting} more claim{'s' * (waiting > 1)} cannot be judged without the missing runs.")
     tables = [f"[{Path(name).name}]({name})" for name in files if name.endswith(".csv")]
@@ -151,10 +149,11 @@ def _facts(runs: Sequence[Run], arms: Results) -> list[str]:
     seeds = sorted({run.seed for run in runs})
     minutes = sum(run.seconds for run in runs) / 60
     fleets = {run.document["fleet"]["kind"] for run in runs}
+    setting = "" if any(arm.arm.preset for arm in arms.values()) else f" {_setting(runs[0].document)}"
     lines = [
         f"Machine: {'; '.join(sorted(machines))}. {'; '.join(sorted(versions | systems))}. "
         f"{len(runs)} runs, seeds {', '.join(map(str, seeds))}, {minutes:.0f} minutes of rounds in all "
-        f"({'/'.join(sorted(fleets))} fleet). {_setting(runs[0].document)}"
+        f"({'/'.join(sorted(fleets))} fleet).{setting}"
     ]
     short = [run for run in runs if not run.finished]
     if short:

@@ -86,7 +86,7 @@ class Study:
 def keep(study: Study, folder: Path) -> Path:
     """Publish the finished runs of a study's figures as an archive in a folder, in place of an older one.
 
-    Left out are what only single clients' answers concern and the details of the evaluation: no page shows them."""
+    Left out is what concerns single clients' answers: no page shows it."""
     requests = study.requests()
     panels = [arms for request in requests.values() for arms in request.runs.values()]
     names = {name for arms in panels for own in arms.values() for name in own}
@@ -100,8 +100,7 @@ def keep(study: Study, folder: Path) -> Path:
 
 def _slim(run: Run) -> Run:
     single: dict[str, Any] = {"cohort": [], "weights": {}, "updates": [], "pseudo_classes": []}
-    evaluation = {key: run.evaluation[key] for key in ("images", "accuracy", "interval") if key in run.evaluation}
-    return run.with_(records=[record | single for record in run.records], evaluation=evaluation)
+    return run.with_(records=[record | single for record in run.records])
 
 
 def published(folder: Path) -> Iterable[Study]:

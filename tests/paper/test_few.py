@@ -20,7 +20,9 @@ def results(name: str, accuracies: Mapping[Key, Sequence[float]]) -> Results:
     """Arms with one flat run for each accuracy, and no run otherwise."""
     arms = {}
     for arm in arms_of(name):
-        runs = tuple(flat(a, seed=seed) for seed, a in enumerate(accuracies.get(arm.key, ())))
+        runs = tuple(
+            flat(a, seed=seed, name=f"{arm.title} {seed}") for seed, a in enumerate(accuracies.get(arm.key, ()))
+        )
         for run in runs:
             run.evaluation["images"] = 100_000
         arms[arm.key] = ArmResult(arm, runs, 3)
