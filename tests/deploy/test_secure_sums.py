@@ -170,7 +170,7 @@ def test_a_server_that_was_killed_begins_the_round_anew(nine: Loop, parts: Parts
 
 def test_all_that_left_is_in_the_ledger_and_the_end_of_a_run_deletes_secrets(nine: Loop, parts: Parts) -> None:
     forgotten = nine.folder / "site2" / "sums" / "an-earlier-run-2.safetensors"
-    forgotten.parent.mkdir(parents=True)
+    forgotten.parent.mkdir(parents=True, exist_ok=True)
     forgotten.write_bytes(b"secrets of a run that never ended")
     over(nine, parts)
     assert not forgotten.exists()
