@@ -51,6 +51,14 @@ class Recorder:
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
+        for task in (tasks := asyncio.all_tasks(self._loop)):
+            task.cancel()
+        self._loop.run_until_complete(_ended(tasks))
+        self._loop.close()
+
+
+async def _ended(tasks: set[asyncio.Task[Any]]) -> None:
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter, kept: bytearray) -> None:
