@@ -35,7 +35,7 @@ from fedfew.secure.exchange import Carrier, Sum
 from fedfew.secure.identity import Identity
 from fedfew.secure.terms import Rules, Terms
 
-RULES = Rules("benchmark", 3, 2 / 3, 0.5, 16.0, 1_000_000, by_images=True, only_active=False)
+RULES = Rules("benchmark", 3, 2 / 3, 0.5, 16.0, 1_000_000, by_images=True, only_active=False, uneven=False)
 GONE = 0.3
 """Share of the sites that leaves before an exchange."""
 EXCHANGES = (1, 2, 3, 4, 5)

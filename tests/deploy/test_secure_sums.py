@@ -3,7 +3,9 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from tests.deploy.cluster import Cluster, alive, descendants, eventually, named
 from tests.deploy.conftest import TINY
 from tests.deploy.in_process import Loop, loop
 from tests.deploy.test_cluster_faults import kill
-from tests.secure.test_exchange import LIES, Between, Change, asked, fewer, parts_of, to_first
+from tests.secure.test_exchange import LIES, Between, Change, asked, fewer, parts_of, to_first, without
 
 from fedfew.config.parts import Parts
 from fedfew.core.errors import FedfewError
@@ -27,10 +29,11 @@ from fedfew.deploy.roster import fingerprints, server_identity, signed_member, s
 from fedfew.deploy.site.ledger import verify
 from fedfew.runs.session import Experiment
 from fedfew.runtime.exchange import Answers, ask
-from fedfew.secure import messages
+from fedfew.secure import messages, terms
 from fedfew.secure.messages import AGREE, KEYS, MASKED, REVEAL, SHARES
 
 STEPS = [KEYS, SHARES, MASKED, AGREE, REVEAL]
+ROUNDS = count()
 
 
 class Server(Between):
@@ -47,9 +50,13 @@ class Server(Between):
         return dict(self.inner.traffic())
 
 
-def over(network: Loop, parts: Parts, change: Change = lambda step, sent: sent) -> tuple[Answers, Server]:
+def over(
+    network: Loop, parts: Parts, change: Change = lambda step, sent: sent, round: int | None = None
+) -> tuple[Answers, Server]:
+    """A sum of the next round, or of this one."""
     fleet = Server(parts, change, network.fleet)
     state = parts.algorithm.start(parts.network.snapshot())
+    state = replace(state, round=next(ROUNDS) if round is None else round)
     return ask(parts.clients, parts.algorithm, parts.server, fleet, state), fleet
 
 
@@ -70,8 +77,9 @@ def test_a_third_of_the_sites_drops_out_in_any_exchange(nine: Loop, parts: Parts
     def leave(now: int, sent: dict[int, Payload]) -> dict[int, Payload]:
         return {k: payload for k, payload in sent.items() if now < step or k not in {1, 4, 7}}
 
-    answers, _ = over(nine, parts, leave)
-    inline, _ = asked(parts, leave)
+    round = next(ROUNDS)
+    answers, _ = over(nine, parts, leave, round)
+    inline, _ = asked(parts, leave, round=round)
     assert answers.summed == inline.summed
     assert torch.equal(answers.updates[0].reply["psi"], inline.updates[0].reply["psi"])
 
@@ -127,25 +135,58 @@ def test_different_sets_to_different_sites_end_in_no_sum(nine: Loop, parts: Part
 
 def test_old_messages_and_a_second_list_are_refused(nine: Loop, parts: Parts) -> None:
     """A server that replays an earlier sum's messages, then asks for the other kind of shares."""
-    log: dict[int, dict[int, Payload]] = {}
+    log, round = dict[int, dict[int, Payload]](), next(ROUNDS)
 
     def record(step: int, sent: dict[int, Payload]) -> dict[int, Payload]:
         return log.setdefault(step, sent) and sent
 
-    over(nine, parts, record)
+    over(nine, parts, record, round)
     old = dict(log)
     log.clear()
-    _, fleet = over(nine, parts, record)
+    _, fleet = over(nine, parts, record, round)
     for step in STEPS[1:]:
-        for answer in nine.fleet.train(0, {k: old[step][k] for k in (0, 3)}):
+        for answer in nine.fleet.train(round, {k: old[step][k] for k in (0, 3)}):
             assert isinstance(answer, Missing) and answer.code == "E422", step
-    again = list(nine.fleet.train(0, {0: log[REVEAL][0]}))  # the same message of this sum: the same shares
+    again = list(nine.fleet.train(round, {0: log[REVEAL][0]}))  # the same message of this sum: the same shares
     assert isinstance(again[0], ClientUpdate)
     first = next(a for s, a in fleet.answers if s == REVEAL and a.client == 0)
     assert isinstance(first, ClientUpdate) and torch.equal(again[0].reply[messages.ROWS], first.reply[messages.ROWS])
     gone = {0: fewer(0, 8)(log[AGREE][0])}  # site 8 "has dropped out": its key would come after its seed
-    (refused,) = nine.fleet.train(0, gone)
+    (refused,) = nine.fleet.train(round, gone)
     assert isinstance(refused, Missing) and refused.code == "E422"
+    (refused,) = nine.fleet.train(round + 1, {0: log[SHARES][0]})  # under the number of another round
+    assert isinstance(refused, Missing) and refused.code == "E422"
+
+
+def test_terms_that_are_offered_again_make_no_old_signature_good(
+    nine: Loop, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same terms after another sum: sites make new keys, and the signatures of the first attempt do not fit."""
+    signed, round = list[dict[int, Payload]](), next(ROUNDS)
+
+    def old_signatures(step: int, sent: dict[int, Payload]) -> dict[int, Payload]:
+        if step == REVEAL:
+            signed.append(sent)
+            return {k: payload | {messages.ROWS: signed[0][k][messages.ROWS]} for k, payload in sent.items()}
+        return sent
+
+    for nonce, change in ((1, old_signatures), (2, lambda step, sent: sent), (1, old_signatures)):
+        monkeypatch.setattr(terms, "secrets", SimpleNamespace(token_bytes=nonce.to_bytes))
+        answers, fleet = over(nine, parts, change, round)
+        assert bool(answers.updates) == (len(signed) < 2)
+    assert set(fleet.refusals(REVEAL)) == set(range(9))
+
+
+def test_a_round_that_has_a_sum_gets_none_of_other_sites(nine: Loop, parts: Parts) -> None:
+    round = next(ROUNDS)
+    assert over(nine, parts, round=round)[0].summed == tuple(range(9))
+    nine.sites[0]._ready, nine.sites[0]._last, nine.sites[0]._newest = (
+        None,
+        None,
+        {},
+    )  # killed: it knows from its folder
+    answers, fleet = over(nine, parts, without(8), round)
+    assert not answers.updates and set(fleet.refusals(AGREE)) == set(range(8))
 
 
 def test_a_site_that_is_killed_goes_on_where_it_was(nine: Loop, parts: Parts) -> None:
@@ -162,10 +203,12 @@ def test_a_site_that_is_killed_goes_on_where_it_was(nine: Loop, parts: Parts) ->
 
 
 def test_a_server_that_was_killed_begins_the_round_anew(nine: Loop, parts: Parts) -> None:
+    round = next(ROUNDS)
     with pytest.raises(KeyboardInterrupt):
-        over(nine, parts, lambda step, sent: (_ for _ in ()).throw(KeyboardInterrupt) if step == AGREE else sent)
-    answers, _ = over(nine, parts)
-    assert torch.equal(answers.updates[0].reply["psi"], asked(parts, lambda s, sent: sent)[0].updates[0].reply["psi"])
+        over(nine, parts, lambda step, sent: (_ for _ in ()).throw(KeyboardInterrupt) if step == AGREE else sent, round)
+    answers, _ = over(nine, parts, round=round)
+    inline, _ = asked(parts, lambda step, sent: sent, round=round)
+    assert torch.equal(answers.updates[0].reply["psi"], inline.updates[0].reply["psi"])
 
 
 def test_all_that_left_is_in_the_ledger_and_the_end_of_a_run_deletes_secrets(nine: Loop, parts: Parts) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite, _exchange
 from fedfew.methods.fedmoments.method import FedMoments
 from fedfew.runtime.gate import Gate
+from fedfew.transforms import Privacy
 from fedfew.transforms.epsilon import epsilon
 
 Tiny = Callable[..., Parts]
@@ -115,7 +117,9 @@ def test_the_same_message_after_the_images_changed_is_charged_and_has_other_nois
     second = real(tmp_path / "s", images).answer(*asked)
     noises = torch.stack([unpack(reply["answers"][0]["tensors"], up)["psi"] for reply, up in (first, second)])
     assert abs(float(torch.corrcoef(noises)[0, 1])) < 6 / math.sqrt(noises.shape[1])  # six standard errors
-    assert json.loads((tmp_path / "s" / "privacy.json").read_text())["updates"] == [{"noise": 1e6, "count": 2}]
+    assert json.loads((tmp_path / "s" / "privacy.json").read_text())["updates"] == [
+        {"noise": 1e6, "unit": "site", "group": 1, "count": 2}
+    ]
     (tmp_path / "s" / "answer.safetensors").write_bytes(b"damaged")
     real(tmp_path / "s", images).answer(*asked)
     assert json.loads((tmp_path / "s" / "privacy.json").read_text())["updates"][0]["count"] == 3, "rather twice"
@@ -210,6 +214,25 @@ def test_a_site_counts_its_updates_over_runs_and_refuses_beyond_its_budget(
     assert reply["answers"][0]["code"] == "E420", "without noise ε has no bound"
     (tmp_path / "s" / "privacy.json").write_text("{")
     assert ask("third", 0)[0]["answers"][0]["code"] == "E420", "an account that cannot be read is no empty one"
+
+
+def test_an_account_knows_what_each_noise_hides(tmp_path: Path) -> None:
+    """A site whose ε is of all its images, or of larger groups, does not continue an account of single images."""
+    image, whole = Privacy(noise=8.0, unit="image"), Privacy(clip=1.0, noise=8.0)
+    most = epsilon({16.0: 2, 8.0: 1}, 1e-5)
+    account = PrivacyBudget(tmp_path / "privacy.json", most * 1.001, unit="image")
+    for privacy in (image, image, whole):  # noise for all images hides each one, with half of its deviation
+        account.charge(privacy)
+    with pytest.raises(FedfewError, match="E420"):
+        account.charge(image)
+    PrivacyBudget(account.path, epsilon({16.0 / 3: 3, 8.0: 1}, 1e-5) * 1.001, unit="image").charge(
+        replace(image, group=3)
+    )  # the answers before it hide three images less well than one
+    with pytest.raises(FedfewError, match="does not count for all images"):
+        PrivacyBudget(account.path, 1e9).charge(whole)
+    with pytest.raises(FedfewError, match="E420"):
+        PrivacyBudget(account.path, 1e9, unit="image").charge(Privacy(clip=1.0))
+    PrivacyBudget(account.path).charge(whole)  # without a limit it only counts
 
 
 HOSTILE_CONFIGS: list[tuple[dict[str, Any], dict[str, Any], str]] = [

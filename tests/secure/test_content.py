@@ -6,7 +6,10 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from fedfew.aggregators.weighted import capped, fedfreq_weights
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Expected, Payload, Reply
 from fedfew.core.types import Trained
@@ -18,7 +21,7 @@ from fedfew.transforms import Privacy
 from fedfew.transforms.discrete_gaussian import S
 from fedfew.transforms.epsilon import epsilon
 
-RULES = Rules("run", 3, 2 / 3, 0.5, 16.0, 1000, by_images=False, only_active=False)
+RULES = Rules("run", 3, 2 / 3, 0.5, 16.0, 1000, by_images=False, only_active=False, uneven=False)
 SENT = {"omega": torch.full((4000,), 0.25)}
 MODEL = {"psi": Expected((4000,), near="omega")}
 SUMS = {"sums": Expected((None,), limit=4000, per_example=2.0)}
@@ -54,6 +57,20 @@ def test_a_change_is_cut_to_the_reach_and_not_finite_ones_are_not_sent() -> None
     assert torch.allclose(reply["psi"], SENT["omega"] + 16.0 / 2)
     with pytest.raises(ArithmeticError):
         total(Codec(RULES, MODEL, 3), [(model(float("nan")), 1.0, 1)])
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=3, max_size=12), st.sampled_from([0.0, 1.0, 1.5, 3.0]))
+def test_the_weights_of_fedfreq_are_never_refused(answered: list[int], cap: float) -> None:
+    """Σ (1 − p_k) = n − 1, and no weight is above 1: so together they are at least n − 1."""
+    weights = capped(fedfreq_weights([count + 1 for count in answered]), cap)
+    terms = Terms.of(0, dict(enumerate(weights)), SENT, {})
+    assert terms.check(replace(RULES, uneven=True)) == RULES.threshold(len(answered))
+
+
+def test_the_range_of_a_site_grows_with_its_images_and_not_with_the_most_that_one_may_have() -> None:
+    codec = Codec(replace(RULES, by_images=True), MODEL, 3)
+    reply, _, _ = total(codec, [(model(1e6), 1.0, 1), (model(0.0), 1.0, 9)])
+    assert torch.allclose(reply["psi"], SENT["omega"] + 16.0 / 10)
 
 
 def test_sums_travel_as_they_are() -> None:
@@ -158,7 +175,10 @@ def test_thresholds_are_at_least_three_more_than_half_and_the_share() -> None:
 def test_weights_that_leave_few_sites_are_refused() -> None:
     weights = dict.fromkeys(range(9), 1.0)
     assert Terms.of(0, weights, SENT, {}).check(RULES) == 6
-    with pytest.raises(FedfewError, match=r"E422.*one of few sites"):
-        Terms.of(0, weights | dict.fromkeys(range(5), 0.0), SENT, {}).check(RULES)
+    one_less, two_less = (Terms.of(0, weights | dict.fromkeys(range(n), 0.0), SENT, {}) for n in (1, 2))
+    assert one_less.check(replace(RULES, uneven=True)) == 6
+    for terms, rules in ((one_less, RULES), (two_less, replace(RULES, uneven=True))):
+        with pytest.raises(FedfewError, match=r"E422.*one of few sites"):
+            terms.check(rules)
     with pytest.raises(FedfewError, match=r"E422.*too few"):
         Terms.of(0, {0: 1.0, 1: 1.0}, SENT, {}).check(RULES)

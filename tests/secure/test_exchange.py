@@ -83,9 +83,9 @@ class Between(Fleet):
                 and a.code == Refusal.SUM_REFUSED}  # fmt: skip
 
 
-def asked(parts: Parts, change: Change, inner: Any = None) -> tuple[Answers, Between]:
+def asked(parts: Parts, change: Change, inner: Any = None, round: int = 0) -> tuple[Answers, Between]:
     fleet = Between(parts, change, inner)
-    state = parts.algorithm.start(parts.network.snapshot())
+    state = replace(parts.algorithm.start(parts.network.snapshot()), round=round)
     return ask(parts.clients, parts.algorithm, parts.server, fleet, state), fleet
 
 
@@ -129,7 +129,7 @@ def test_the_sums_without_masks_of_the_benchmarks_are_those_of_the_protocol() ->
 
 
 def test_a_sum_that_one_client_ruins_is_refused_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No single client is named, because none can be seen."""
+    """No single client is named, because none can be seen; its range is as wide as if it did not keep to it."""
     honest = FedAvg.train_client
 
     def ruined(method: FedAvg, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
@@ -137,7 +137,7 @@ def test_a_sum_that_one_client_ruins_is_refused_as_a_whole(monkeypatch: pytest.M
         return trained if site.client else replace(trained, reply={"psi": -200 * payload["omega"]})
 
     monkeypatch.setattr(FedAvg, "train_client", ruined)
-    answers, _ = asked(parts_of(), lambda step, sent: sent)
+    answers, _ = asked(parts_of(privacy__reach=1e4), lambda step, sent: sent)
     assert not answers.updates
     assert {m.code for m in answers.missing} == {Refusal.HARMFUL} and len(answers.missing) == 9
 
@@ -261,6 +261,25 @@ def test_messages_of_an_earlier_round_are_refused() -> None:
     for old in log[1:5]:
         answer = fleet.inner.sites.train(1, 0, old[0])
         assert isinstance(answer, Missing) and answer.code == Refusal.SUM_REFUSED
+
+
+def without(client: int, step: int = KEYS) -> Change:
+    """A client is said to have left before a step."""
+    return lambda now, sent: {k: p for k, p in sent.items() if now < step or k != client}
+
+
+@pytest.mark.parametrize(("noise", "refused"), [({}, True), ({"privacy__clip": 1.0, "privacy__noise": 1.0}, False)])
+def test_a_round_has_no_second_sum_of_other_clients_unless_with_noise(noise: dict[str, Any], refused: bool) -> None:
+    """The difference of two sums would be client 8's part."""
+    parts = parts_of(**noise)
+    fleet = InlineFleet(sites_of(parts.config, parts.federation, parts.network))
+    assert asked(parts, lambda step, sent: sent, fleet)[0].summed == tuple(range(9))
+    for step in (KEYS, MASKED):
+        answers, told = asked(parts, without(8, step), fleet)
+        assert bool(told.refusals(AGREE)) == refused and bool(answers.updates) != refused
+    assert asked(parts, without(8), fleet, round=1)[0].summed == tuple(range(8))
+    again, _ = asked(parts, lambda step, sent: sent, fleet)  # a server that was killed repeats a round
+    assert again.summed == tuple(range(9))
 
 
 def test_an_interrupted_run_repeats_the_round_with_new_keys_and_ends_equal(tmp_path: Path) -> None:

@@ -153,6 +153,14 @@ def test_a_site_reveals_nothing_for_two_lists() -> None:
         steps.agree(made.own[0], whole, IDENTITY)
 
 
+def test_signatures_do_not_serve_when_the_same_terms_are_offered_again() -> None:
+    """A server would collect lists: with two friends it could then open the sum of two honest sites of nine."""
+    signed, again = Sum(9, 6).run(4), Sum(9, 6).run(3)
+    again.agree(0, again.all)
+    with refused("has not signed this list"):
+        steps.reveal(again.own[0], signed.signatures, IDENTITY)
+
+
 def test_the_two_kinds_of_shares_are_never_given_for_one_site() -> None:
     made = Sum(9, 5).run(gone={3: {2}})
     for parts in made.revealed.values():
@@ -216,7 +224,7 @@ def test_two_lists_need_as_many_friends_among_the_sites_as_the_assumption_exclud
         which = i % 2
         signatures[which][i] = made.agree(i, lists[which])
     for which, signed in enumerate(signatures):  # friends sign anything
-        message = steps.listed(CONTEXT, lists[which])
+        message = steps.listed(CONTEXT, made.adverts, lists[which])
         signed |= {i: IDENTITY.sign(i, message) for i in range(friends)}
     if works:
         signatures[0][8] = made.agree(8, lists[0])

@@ -50,6 +50,7 @@ def _rules(config: Config) -> Rules:
         most_images=config.gate.max_examples,
         by_images=rule.name == "fedavg" or rule.settings.get("by") == "frequency×examples",
         only_active=config.entry.sums == "active",
+        uneven=rule.name == "fedfreq",
         clip=privacy.clip,
         noise=privacy.noise,
     )

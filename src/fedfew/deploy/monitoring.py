@@ -75,7 +75,9 @@ def site_gauges(plan: SitePlan) -> Gauges:
     yield _gauge("site_online", "Whether the server answers this site", _text(folder / STATUS) == "online")
     yield _gauge("site_paused", "Whether this site has paused", (folder / PAUSED).exists())
     yield _gauge("answers", "Updates that were sent in a run", _table(folder / "answers.json"), "run")
-    noisy = {f"{one['noise']:g}": one["count"] for one in _table(folder / "privacy.json").get("updates", ())}
+    noisy = Counter[str]()
+    for one in _table(folder / "privacy.json").get("updates", ()):
+        noisy[f"{one['noise']:g}"] += one["count"]
     yield _gauge("charged_updates", "Updates charged to the privacy budget, by their noise", noisy, "noise")
     size = (folder / LEDGER).stat().st_size if (folder / LEDGER).exists() else 0
     yield _gauge("ledger_bytes", "Size of the ledger", size)

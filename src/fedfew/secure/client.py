@@ -1,6 +1,10 @@
-"""A client's part in the sums of a run: answers each step, trains at the third, and keeps its secrets to itself."""
+"""A client's part in the sums of a run: answers each step, trains at the third, and keeps its secrets to itself.
 
-from collections.abc import Callable, Mapping
+Sums of one round over two sets of sites differ by the parts of few, so without noise it helps to open one set a round.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +21,7 @@ from fedfew.secure.terms import Rules, Terms, fingerprint
 Kept = dict[str, Tensor]
 """What a client keeps between the steps of a sum: its secrets, and of each step what it was sent and its answer."""
 Train = Callable[[Payload], tuple[Trained, int]]
-_ASKED, _SENT, _ANSWER, _KEYS, _ROUND = "asked/", "sent/", "answer/", "keys", "round"
+_ASKED, _SENT, _ANSWER, _KEYS, _ROUND, _OPENED = "asked/", "sent/", "answer/", "keys", "round", "opened"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +63,24 @@ class SumClient:
         if step == messages.MASKED:
             return self._masked(own, terms, payload, train)
         if step == messages.AGREE:
-            return messages.single(site.agree(own, messages.read_table(payload, 0), identity))
-        return messages.table(site.reveal(own, messages.read_table(payload, SIGNATURE), identity))
+            arrived = messages.read_table(payload, 0)
+            if _opened(kept, round) not in (b"", _mark(arrived)) and not self.rules.noise:
+                raise refusal("this round already has a sum, of other sites")
+            return messages.single(site.agree(own, arrived, identity))
+        revealed = site.reveal(own, messages.read_table(payload, SIGNATURE), identity)
+        if not _opened(kept, round):
+            row = torch.frombuffer(bytearray(round.to_bytes(8) + _mark(own.signed)), dtype=torch.uint8)
+            kept[_OPENED] = torch.cat([kept.get(_OPENED, row[:0]), row])
+        return messages.table(revealed)
 
     def _begin(self, round: int, client: int, payload: Payload, kept: Kept) -> Reply:
         """Step 1: new keys in the place of those of any sum before."""
         terms, members = messages.read_offer(round, payload)
         own = Secrets.new(client, terms.context(self.rules), terms.check(self.rules), terms.sites)
         advert = site.advertise(own, self.identity.meet(members))
+        opened = {_OPENED: kept[_OPENED]} if _OPENED in kept else {}
         kept.clear()
+        kept |= opened
         kept[_KEYS] = messages.single(own.seal + own.mask + own.seed)[messages.ROWS]
         kept[_ROUND] = torch.tensor(round)
         return messages.single(b"".join(advert))
@@ -103,6 +116,16 @@ def _step(payload: Payload) -> int:
     if number is None or number.numel() != 1 or int(number) not in range(messages.KEYS, messages.REVEAL + 1):
         raise refusal("a message is not a step of a sum; this site takes part in sums only")
     return int(number)
+
+
+def _mark(sites: Collection[int]) -> bytes:
+    return hashlib.sha256(str(sorted(sites)).encode()).digest()
+
+
+def _opened(kept: Kept, round: int) -> bytes:
+    """The mark of the sites whose sum of this round the client helped to open; empty if there is none."""
+    rows, number = kept[_OPENED].numpy().tobytes() if _OPENED in kept else b"", round.to_bytes(8)
+    return next((rows[at + 8 : at + 40] for at in range(0, len(rows), 40) if rows[at : at + 8] == number), b"")
 
 
 def _asked(round: int, payload: Payload) -> bytes:

@@ -44,14 +44,14 @@ class Codec:
         """The words of a site's reply, its weight and the number of its images."""
         rules = self.rules
         images = min(images, 1 if rules.private else rules.most_images)
-        if rules.by_images and not rules.private:
+        if rules.weighs_images:
             weight *= images
         if rules.only_active and not rules.private and not trained.metrics.get("steps", 1.0):
             weight = 0.0
         changes = {name: trained.reply[name] - payload[e.near] if e.near else trained.reply[name]
                    for name, e in self._tensors()}  # fmt: skip
         scale = self._clipping(changes)
-        words = [self._words(changes[name].double().numpy().ravel() * scale * (weight if e.near else 1.0), e)
+        words = [self._words(changes[name].double().numpy().ravel() * scale, e, weight if e.near else 1.0)
                  for name, e in self._tensors()]  # fmt: skip
         counts = encoded(np.array([weight]), self._weight_step, float(rules.most_images))
         return np.concatenate([*words, counts, np.array([images], np.uint64)])
@@ -82,7 +82,7 @@ class Codec:
         """E113 if the noise's grid leaves no room for so many sites."""
         for _, expected in self._tensors():
             step = self._step(expected)
-            if self.sites * (self._bound(expected) / step + TAIL * S) > ROOM and self.rules.noise:
+            if self.sites * (self._most(expected) / step + TAIL * S) > ROOM and self.rules.noise:
                 why = "its noise is so small that whole numbers of 64 bits do not hold the sum"
                 raise FedfewError("E113", "privacy.noise", why, "Add more noise, or none")
 
@@ -101,17 +101,19 @@ class Codec:
         return finest(float(self.rules.most_images), self.sites)
 
     def _bound(self, expected: Expected) -> float:
-        rules = self.rules
-        if rules.clip:
-            return rules.clip
-        if expected.near:
-            return rules.reach * (rules.most_images if rules.by_images else 1)
-        return expected.per_example * rules.most_images
+        """The largest entry before it is weighed."""
+        if self.rules.clip:
+            return self.rules.clip
+        return self.rules.reach if expected.near else expected.per_example * self.rules.most_images
+
+    def _most(self, expected: Expected) -> float:
+        """The largest entry that a site sends."""
+        return self._bound(expected) * (self.rules.most_images if expected.near and self.rules.weighs_images else 1)
 
     def _step(self, expected: Expected) -> float:
         """The grid: with noise, that on which each site's share of it has the deviation S."""
         if not self.rules.noise:
-            return finest(self._bound(expected), self.sites)
+            return finest(self._most(expected), self.sites)
         most = self.rules.clip or sqrt(sum(one.per_example**2 for _, one in self._tensors()))
         return self.noise_of(1) * most / S
 
@@ -128,8 +130,9 @@ class Codec:
             raise ArithmeticError("the change is not finite, so it cannot be clipped")
         return min(1.0, self.rules.clip * SHORTER / norm) if norm else 1.0
 
-    def _words(self, values: NDArray[np.float64], expected: Expected) -> Words:
-        words = encoded(values, self._step(expected), self._bound(expected), cut=self.rules.noise > 0)
+    def _words(self, values: NDArray[np.float64], expected: Expected, weight: float) -> Words:
+        bound = self._bound(expected) * weight
+        words = encoded(values * weight, self._step(expected), bound, cut=self.rules.noise > 0)
         if not self.rules.noise:
             return words
         return words + discrete_gaussian(len(values), Keystream()).astype(np.uint64)

@@ -95,7 +95,7 @@ class Sum:
             messages.MASKED, self._of_one_length(self.post.valid(replies, lambda k, reply: messages.read_words(reply)))
         )
         replies = self._ask(messages.AGREE, dict.fromkeys(arrived, dict.fromkeys(arrived, b"")))
-        signatures = self.post.valid(replies, partial(self._signature, listed(self.context, arrived)))
+        signatures = self.post.valid(replies, partial(self._signature, listed(self.context, adverts, arrived)))
         self._enough(messages.AGREE, signatures)
         replies = self._ask(messages.REVEAL, dict.fromkeys(signatures, signatures))
         revealed = self._enough(

@@ -126,7 +126,7 @@ def agree(own: Secrets, arrived: Collection[int], identity: Identity) -> bytes:
     _enough(own, arrived)
     if not set(arrived) <= own.envelopes.keys():
         raise refusal("a site is said to have arrived that has not taken part")
-    return identity.sign(own.site, listed(own.context, arrived))
+    return identity.sign(own.site, listed(own.context, own.adverts, arrived))
 
 
 def reveal(own: Secrets, signatures: Mapping[int, bytes], identity: Identity) -> dict[int, bytes]:
@@ -135,7 +135,7 @@ def reveal(own: Secrets, signatures: Mapping[int, bytes], identity: Identity) ->
         raise refusal("a signature comes from a site outside the list")
     _enough(own, {*signatures, own.site})
     for site, signature in signatures.items():
-        if not identity.verified(site, listed(own.context, own.signed), signature):
+        if not identity.verified(site, listed(own.context, own.adverts, own.signed), signature):
             raise refusal(f"site {site} has not signed this list")
     revealed = {}
     for site, envelope in own.envelopes.items():
@@ -160,9 +160,14 @@ def check_advert(context: bytes, site: int, advert: Advert, identity: Identity) 
         raise refusal(f"the keys of site {site} are not signed by it for this sum")
 
 
-def listed(context: bytes, sites: Collection[int]) -> bytes:
-    """What a site signs about the sites that have arrived."""
-    return b"fedfew secure sum, arrived\0" + context + ",".join(map(str, sorted(sites))).encode()
+def listed(context: bytes, adverts: Mapping[int, Advert], sites: Collection[int]) -> bytes:
+    """What a site signs about the sites that have arrived.
+
+    The keys of this attempt are part of it: terms that are offered again must not make old signatures good again.
+    """
+    keys = b"".join(b"%d\0" % site + b"".join(adverts[site][:3]) for site in sorted(adverts))
+    told = hashlib.sha256(keys).digest() + ",".join(map(str, sorted(sites))).encode()
+    return b"fedfew secure sum, arrived\0" + context + told
 
 
 def key_stream(key: bytes, count: int) -> Words:

@@ -41,6 +41,8 @@ class Rules:
     """Whether a site's model weighs as much as it has images."""
     only_active: bool
     """Whether a site that had nothing to learn from has no weight."""
+    uneven: bool
+    """Whether the server's weights may differ (FedFreq); they add up to no less than those of all sites but one."""
     clip: float = 0.0
     """0: updates are not clipped; the noise then hides single images, each of which adds a bounded part."""
     noise: float = 0.0
@@ -49,6 +51,11 @@ class Rules:
     def private(self) -> bool:
         """Whether what is sent is bounded and noisy, so that no count may go with it."""
         return self.clip > 0 or self.noise > 0
+
+    @property
+    def weighs_images(self) -> bool:
+        """Whether a site's weight is multiplied by its images."""
+        return self.by_images and not self.private
 
     def honest_of(self, sites: int) -> int:
         """h: sites whose noise together is enough."""
@@ -92,7 +99,8 @@ class Terms:
         fewest = rules.threshold(rules.cohort)
         if not len(self.sites) == len(set(self.sites)) == len(self.weights) >= fewest:
             raise refusal(f"{len(self.sites)} sites are too few for a sum, which has {fewest}, or one is named twice")
-        if not all(0 <= weight <= 1 for weight in self.weights) or sum(self.weights) < threshold - 1:
+        least = len(self.sites) - rules.uneven - 1e-9
+        if not all(0 <= weight <= 1 for weight in self.weights) or sum(self.weights) < least:
             raise refusal("the weights make the sum one of few sites")
         return threshold
 

@@ -5,7 +5,7 @@ The reasons for failures stay at the site.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -18,6 +18,7 @@ from fedfew.deploy.messages.heads import MEANINGS
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.site.limits import check_payload
 from fedfew.runtime.site import Sites
+from fedfew.transforms import Privacy
 
 Answers = list[dict[str, Any]]
 """One for each client: its update with the tensors, or a code."""
@@ -47,8 +48,8 @@ class Ready:
     sites: Sites
     serves: Callable[[int], bool]
     """Whether this site serves a client."""
-    noise: float = 0.0
-    """z of the noise on each update; 0 if none is added."""
+    privacy: Privacy = field(default_factory=Privacy)
+    """Of a real site's updates; in a trial nothing is charged."""
     images: str = ""
     """Hash of the site's images: a message that comes again after they changed is a new one."""
     trial: bool = False
@@ -57,6 +58,11 @@ class Ready:
     """Largest entry of a payload."""
     secrets: Callable[[str, int], KeptSecrets] | None = None
     """Where a client's secrets of a sum are kept, if the run has sums only."""
+
+    @property
+    def noise(self) -> float:
+        """z of the noise on each update as it is accounted for; 0 if none is added."""
+        return self.privacy.counted if self.privacy.is_on else 0.0
 
 
 def train_jobs(

@@ -73,9 +73,8 @@ def real_site(number: int, data: Path, terms: SiteTerms, folder: Path) -> Callab
         prepared, network = prepare(config, site, backbone=str(about["backbone"]))
         own = sites_of(config, prepared, network, _identity(config, folder, head, trial=False))
         own = replace(own, fewest=terms.min_class)
-        noise = config.privacy.counted if config.privacy.is_on else 0.0
         return Ready(
-            own, lambda client: client == number, noise, fingerprint, max_weight=terms.max_weight,
+            own, lambda client: client == number, config.privacy, fingerprint, max_weight=terms.max_weight,
             secrets=_secrets(own, folder),
         )  # fmt: skip
 

@@ -2,8 +2,10 @@
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -13,8 +15,11 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.deploy.site.answers import Answers
+from fedfew.transforms import Privacy
 from fedfew.transforms.epsilon import epsilon
 
+Noise = tuple[float, str, int]
+"""z of an update, what it hides, and of how many images of one person."""
 KEPT_ROUNDS = 3
 """Rounds for which a memory is kept, so that a server that falls back a round finds the one before it."""
 
@@ -121,10 +126,11 @@ def run_id(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """privacy.json: the number of updates sent at each noise level, over all runs and servers.
+    """privacy.json: the number of updates sent with each noise, and what it hides, over all runs and servers.
 
-    ``most``: the largest total ε; 0: no limit. ``unit``: what this ε is of, all images of the site or a single one;
-    noise for a single image is counted as twice its z (``Privacy.counted``), and noise for all hides each one too.
+    ``most``: the largest total ε; 0: no limit. ``unit``: what this ε is of: all images of the site, of which noise for
+    single images says nothing; or the images of one person, as many as any run has allowed, and noise for all images
+    hides these too.
     """
 
     path: Path
@@ -132,23 +138,33 @@ class PrivacyBudget:
     delta: float = 1e-5
     unit: str = "site"
 
-    def charge(self, noise: float) -> None:
+    def charge(self, privacy: Privacy) -> None:
         """Count an update before it is made; raises E420, and counts nothing, if it would exceed the budget."""
         spent = self._read()
-        spent[noise] = spent.get(noise, 0) + 1
-        if self.most and (would_be := epsilon(spent, self.delta)) > self.most:
+        group = privacy.group if privacy.unit == "image" else 1
+        spent[privacy.noise if privacy.is_on else 0.0, privacy.unit, group] += 1
+        if self.most and (would_be := self._epsilon(spent)) > self.most:
             reason = f"this update would bring ε to {would_be:.4g} at δ = {self.delta:g}; the budget is {self.most:g}"
+            if would_be == inf and self.unit == "site" and any(unit == "image" for _, unit, _ in spent):
+                reason += "; noise that hides single images does not count for all images of a site"
             raise FedfewError("E420", str(self.path), reason)
-        content = {"unit": self.unit, "updates": [{"noise": z, "count": n} for z, n in sorted(spent.items())]}
-        write_atomically(self.path, json.dumps(content, indent=1).encode())
+        updates = [{"noise": z, "unit": unit, "group": m, "count": n} for (z, unit, m), n in sorted(spent.items())]
+        write_atomically(self.path, json.dumps({"updates": updates}, indent=1).encode())
 
-    def _read(self) -> dict[float, int]:
+    def _epsilon(self, spent: Mapping[Noise, int]) -> float:
+        largest, counted = max(group for _, _, group in spent), Counter[float]()
+        for (z, unit, _), count in spent.items():
+            factor = 1.0 if unit == "site" else 2 / largest if self.unit == "image" else 0.0
+            counted[factor * z] += count
+        return epsilon(counted, self.delta)
+
+    def _read(self) -> "Counter[Noise]":
         """An unreadable file is an error, not an empty account."""
         if not self.path.exists():
-            return {}
+            return Counter()
         try:
-            content = json.loads(self.path.read_bytes())
-            return {float(one["noise"]): int(one["count"]) for one in content["updates"]}
+            updates = json.loads(self.path.read_bytes())["updates"]
+            return Counter({(float(u["noise"]), str(u["unit"]), int(u["group"])): int(u["count"]) for u in updates})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FedfewError("E420", str(self.path), f"cannot be read: {error}") from None
 

@@ -121,7 +121,7 @@ class WarmSite:
         if self.terms:
             count_answer(self.state / "answers.json", run, self.terms.max_rounds)
         if self.budget:
-            self.budget.charge(ready.noise)
+            self.budget.charge(ready.privacy)
 
     def _built(self, head: Mapping[str, Any]) -> Ready:
         key = json.dumps([head["config"], head["about"]], sort_keys=True)
