@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.attack_crafts import SUMS as SUMS_OF
-from benchmarks.attack_crafts import Scene, free_rider, little, mimic, min_max, patched, quiet_backdoor, sign_flip
+from benchmarks.attack_crafts import Scene, free_rider, little, mimic, min_max, patched, sign_flip
 
 from benchmarks import attacks, attacks_page
 from fedfew.aggregators import AGGREGATORS
@@ -39,12 +39,6 @@ def test_what_the_others_send() -> None:
     assert torch.equal(sign_flip(scene(honest)), -honest[0])
     assert free_rider(scene(honest)).norm() <= 1e-3
     assert int((patched(torch.zeros(1, 1, 14, 14, dtype=torch.uint8)) == 255).sum()) == 4
-
-
-def test_a_quiet_backdoor_is_as_long_as_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.attack_crafts.backdoor", lambda _: torch.tensor([0.0, 9.0, 0, 0]))
-    honest = torch.tensor([[1.0, 0, 0, 0], [2.0, 0, 0, 0], [3.0, 0, 0, 0]])
-    assert quiet_backdoor(scene(honest)).tolist() == pytest.approx([0, 2, 0, 0])
 
 
 @pytest.fixture
@@ -115,11 +109,6 @@ def test_a_poisoned_survey_is_that_of_copies_of_one_image() -> None:
     built = SUMS_OF["survey"](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng, PAYLOAD))  # type: ignore[arg-type]
     assert built is not None and len(built) == 2 + 3
     assert torch.allclose(built[2:], torch.stack([built[0] ** 2, built[1] ** 2, built[0] * built[1]]) / 2)
-
-
-def test_one_hostile_client_is_the_one_asked_most() -> None:
-    assert attacks.chosen(1, [[3, 5], [5, 7]]) == {5}
-    assert attacks.chosen(4, [[3, 5]]) == {0, 1, 2, 3} and attacks.chosen(0, [[3]]) == set()
 
 
 def test_the_page_says_what_was_lost(tmp_path: Path) -> None:

@@ -1,24 +1,21 @@
 """The pages and tables of the benchmarks: figures read from what a command prints, with misses and limits reported."""
 
-import argparse
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from benchmarks.leaks import measured, of_model, of_survey
 from benchmarks.performance.page import kept
 from benchmarks.performance.peers_table import targets
-from benchmarks.performance.plots import draw
-from benchmarks.performance.text import COMMANDS, page_text
+from benchmarks.performance.text import page_text
 from benchmarks.reliability import faults
 from benchmarks.reliability.targets import TARGETS
-from benchmarks.scanners import Scanner, scanned, sites
+from benchmarks.scanners import Scanner, sites
 from benchmarks.secure_sums import EXCHANGES, open_round, secure_round
 
-from benchmarks import compression, scanners, secure_sums
+from benchmarks import compression, scanners
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 
@@ -95,13 +92,6 @@ def test_sites_that_leave_before_the_third_answer_are_not_in_the_sum_and_later_o
     assert secure_round(VECTORS, exchange)["in_the_sum"] == (7 if exchange <= 3 else 10)
 
 
-def test_words_of_64_bits_make_at_least_half_as_many_bytes_again() -> None:
-    rows = secure_sums.measure(4, 20_000, 1)
-    assert len(rows) == 2 + len(EXCHANGES) and rows["open"]["times_open_bytes"] == 1
-    assert 1.5 <= rows["secure"]["times_open_bytes"] < 1.55  # (4 + 8) / (4 + 4) bytes a number, and keys
-    assert all(row["cpu_seconds"] > 0 for row in rows.values())
-
-
 def test_bytes_of_an_update_are_those_of_its_codec() -> None:
     changes: dict[str, Any] = {"model.width": 4, "dataset.unlabeled": 100, "dataset.test": 50, "server.epochs": 1}
     changes["fleet.kind"] = "inline"
@@ -109,25 +99,6 @@ def test_bytes_of_an_update_are_those_of_its_codec() -> None:
     size, accuracy = compression.measure("fedmix", changes | compression.KINDS["int8"], seed=0, rounds=1)
     assert size == layout.trainable + 4 * ceil(layout.trainable / 1024) + 4 * (layout.size - layout.trainable)
     assert 0 <= accuracy <= 1
-
-
-def test_a_row_has_size_mean_and_difference() -> None:
-    plain = {"method": "m", "kind": "none", "bytes": 4000.0, "mean": 0.8, "sd": 0.01, "difference": 0.0}
-    small = plain | {"kind": "int8", "bytes": 1000.0, "mean": 0.79, "difference": -0.01, "difference_sd": 0.002}
-    rows = [plain | {"difference_sd": 0.0}, small]
-    assert compression.line(rows[1], rows) == "| m | int8 | 1.0 kB | 4.0× | 79.0 ± 1.0 | −1.0 ± 0.2 |"
-    assert compression.line(rows[0], rows).endswith("| 80.0 ± 1.0 |  |")
-
-
-def test_ratios_are_of_medians(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("flwr")
-    from benchmarks.flower import report, show
-
-    options = argparse.Namespace(megabytes=26, sites=5, images=10, out=Path("x"))
-    result = report({"floor": [2.0, 1.0, 9.0], "plain": [4.0, 3.0, 5.0], "fedfew": [2.5, 2.0, 3.0]}, options)
-    assert (result["faster_than_plain"], result["over_floor"]) == (1.6, 1.25)
-    show(result)
-    assert "1.60 times faster than plain, 1.25 times the floor" in capsys.readouterr().out
 
 
 ROOT = Path(__file__).parents[2]
@@ -140,13 +111,6 @@ def test_the_page_is_what_the_kept_results_say() -> None:
     assert page.index("## Against the targets") < page.index("## Against plain PyTorch")
 
 
-def test_without_results_the_page_names_the_commands_and_no_numbers() -> None:
-    page = page_text({})
-    for command in COMMANDS.values():
-        assert f"Not measured yet: `{command}`" in page
-    assert "×" not in page.partition("## Where")[0]
-
-
 def test_misses_are_told() -> None:
     results = kept()
     workloads = results["peers"]["workloads"]
@@ -156,12 +120,6 @@ def test_misses_are_told() -> None:
     page = page_text(results)
     assert "| cifar: pool against plain PyTorch | ≥ 2 | 2.50 | met |" in page
     assert "| cifar: pool against Flower's simulation | ≥ 2 | 1.50 | **missed** |" in page
-
-
-def test_a_plot_for_each_result(tmp_path: Path) -> None:
-    written = draw(kept(), tmp_path)
-    assert [path.name for path in written] == ["peers.svg", "phases.svg", "scaling.svg"]
-    assert all(path.read_text("utf-8").count("<path") > 10 for path in written)
 
 
 def scanner(kind: str, high: bool, gains: tuple[float, ...] = (1.0, 1.0, -1.0)) -> Scanner:
@@ -188,18 +146,6 @@ def test_each_of_ten_sites_has_a_scanner_of_its_own_and_the_seed_says_which() ->
 def test_a_grey_plane_of_level_51_becomes_what_the_table_says(kind: str, high: bool, expected: float) -> None:
     images = torch.full((2, 3, 8, 8), 51, dtype=torch.uint8)
     assert scanner(kind, high)(images)[0, 0, 4, 4] == round(expected)
-
-
-def test_noise_has_the_deviation_it_claims() -> None:
-    images = torch.full((4, 1, 48, 48), 127, dtype=torch.uint8)
-    noisy = scanner("noise", True)(images).double()
-    assert float(noisy.std()) == pytest.approx(25 * 48 / 96, rel=0.03)  # 9,216 draws: 0.7 %
-
-
-def test_only_the_images_of_sites_with_a_scanner_change() -> None:
-    images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    seen = scanned(images, np.array([0, 1, 0, 1, 0, 1]), [None, scanner("gamma", True)])
-    assert torch.equal(seen[::2], images[::2]) and not torch.equal(seen[1::2], images[1::2])
 
 
 def test_as_a_dataset_labels_have_no_scanner_and_test_images_have_the_sites() -> None:

@@ -12,8 +12,6 @@ from benchmarks.performance import peer_fedfew, peer_torch
 from benchmarks.performance.peers import summary
 from benchmarks.performance.peers_table import ratio, rows, targets
 from benchmarks.performance.workloads import WARM, Cost, Workload, cost, open_workload
-from torch import nn
-from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedfew.config.parts import Parts, assemble
@@ -58,31 +56,6 @@ def test_plain_code_has_the_same_loss(workload: str, request: pytest.FixtureRequ
     assert theirs.item() == pytest.approx(ours.item(), rel=1e-4)
 
 
-def test_plain_code_keeps_torchs_usual_layout(digits: Path) -> None:
-    """A weight of one input channel in channels_last strides would make the whole network run channels_last."""
-    built, omega, _ = peer_torch.setup(open_workload(digits))
-    for name, parameter in built.model.named_parameters():
-        assert parameter.stride() == torch.empty(parameter.shape).stride(), name
-        assert omega[name].stride() == parameter.stride()
-    loader = DataLoader(peer_torch.ClientImages(built.pixels[0], 5, flips=False), batch_size=8)
-    images, family = next(iter(loader))
-    assert family.shape == (8, 5, 1, 28, 28)
-    first = next(module for module in built.model.modules() if isinstance(module, nn.Conv2d))
-    for batch in (images, family[:, 0], family.transpose(0, 1).flatten(0, 1)):
-        assert first(batch).is_contiguous()
-
-
-def test_pillow_views_are_the_papers_family() -> None:
-    torch.manual_seed(0)
-    pixels = torch.randint(0, 256, (32, 32, 3), dtype=torch.uint8).numpy()
-    plain, family = peer_torch.ClientImages(pixels[None], 5, flips=True)[0]
-    assert torch.equal(plain, torch.from_numpy(pixels).permute(2, 0, 1) / 255)
-    assert torch.equal(family[1], plain.flip(2))
-    inside = slice(4, 28)
-    moves = [plain[:, 4 + y : 28 + y, 4 + x : 28 + x] for y in range(-2, 3) for x in range(-2, 3)]
-    assert any(torch.equal(family[0][:, inside, inside], moved) for moved in moves)
-
-
 @pytest.mark.parametrize("workload", ["digits", "photographs"])
 def test_the_arithmetic_is_what_is_really_computed(workload: str, request: pytest.FixtureRequest) -> None:
     """FLOP counted while a client trains, by fedfew and by plain code, are those of the formula."""
@@ -101,31 +74,6 @@ def test_the_arithmetic_is_what_is_really_computed(workload: str, request: pytes
     with FlopCounterMode(display=False) as counter:
         peer_torch.train_client(built, 0, omega, sigma)
     assert counter.get_total_flops() == pytest.approx(one.naive(5) * images)
-
-
-def test_forward_passes_are_counted_as_in_the_paper() -> None:
-    """With a backward pass of exactly twice the forward: 9 + 3·coverage against 14."""
-    one = Cost(forward=10, both=30)
-    assert one.equivalents(one.shared(5, 0.5)) == pytest.approx(9 + 3 * 0.5)
-    assert one.equivalents(one.naive(5)) == pytest.approx(14)
-
-
-def test_every_contestant_answers_with_its_rounds(digits: Path) -> None:
-    opened = open_workload(digits)
-    inline = peer_fedfew.contest(opened, 2, threads=1)
-    plain = peer_torch.contest(opened, 2)
-    assert [len(result["rounds"]) for result in (inline, plain)] == [2, 2]
-    assert all(0 < even < whole for even, whole in zip(inline["even"], inline["rounds"], strict=True))
-    assert 0 <= inline["coverage"] <= 1
-
-
-def test_the_average_is_the_mixed_model(digits: Path) -> None:
-    """α Σ w ψ + β σ + γ ω with equal weights, against the same sum by hand."""
-    built, omega, sigma = peer_torch.setup(open_workload(digits))
-    replies = [{name: tensor + k for name, tensor in omega.items()} for k in (1.0, 3.0)]
-    mixed = peer_torch.average(replies, omega, sigma, built.method)
-    for name in omega:
-        torch.testing.assert_close(mixed[name], 0.5 * (omega[name] + 2.0) + 0.3 * sigma[name] + 0.2 * omega[name])
 
 
 @pytest.mark.slow

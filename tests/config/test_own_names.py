@@ -34,15 +34,6 @@ def told(overrides: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_an_aggregator_of_ones_own_weighs_as_it_says() -> None:
-    config = load(SMALL, {"method.name": "fedavg", "aggregator.name": f"{OWN}:by_root", "aggregator.power": 2.0})
-    (_, record), *_ = tiny_rounds(config)
-    sizes = federation_of(config).partition.sizes
-    asked = [int(k) for k in record["weights"]]
-    squares = np.array([float(sizes[k]) ** 2 for k in asked])
-    assert list(record["weights"].values()) == pytest.approx((squares / squares.sum()).tolist(), rel=1e-5)
-
-
 def test_settings_without_a_doc_are_the_parameters_with_a_default() -> None:
     config = load(SMALL, {"aggregator.name": f"{OWN}:first_only", "aggregator.place": 1})
     assert config.document["aggregator"] == {"name": f"{OWN}:first_only", "place": 1}

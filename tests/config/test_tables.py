@@ -110,12 +110,6 @@ def test_presets_that_say_so_are_as_published(preset: str) -> None:
     assert deviations(flat(load(preset).document)) == {}
 
 
-def test_a_file_on_a_base_is_as_published_too(tmp_path: Path) -> None:
-    file = tmp_path / "mine.toml"
-    file.write_text('base = "quick"\n[method]\nname = "semifl"\n')
-    assert load(file).document == load("quick", {"method.name": "semifl"}).document
-
-
 def frozen(**sections: Any) -> dict[str, Any]:
     data = {"name": "mini-cifar", "validation": 0}
     return {"labels": 40, "dataset": data, "model": {"name": "efficientnet-lite0"}} | sections

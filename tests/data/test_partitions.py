@@ -112,14 +112,6 @@ def test_dirichlet_class_shares_have_the_spread_of_dir_mu() -> None:
     assert shares.var() == pytest.approx(expected, rel=0.15)
 
 
-def test_small_mu_gives_clients_mostly_one_class() -> None:
-    # Not one class only: about ten clients want each class and it fills exactly ten, so where 13 want it, 3 in 13 of
-    # their images must be of other classes.
-    histogram = make_partition(PAPER, 100, "dirichlet", 0, {"mu": 0.01}).histogram(PAPER, 10)
-    assert np.median(histogram.max(axis=1) / histogram.sum(axis=1)) > 0.75
-    assert (histogram.max(axis=1) == 550).sum() > 10
-
-
 def test_who_goes_without_is_chosen_by_lot_and_not_by_number() -> None:
     # Two clients of 100 places both want class 0 alone, of which there are 100: about 50 for each, ± 3.5 by chance.
     places, shares = np.repeat([0, 1], 100), np.array([[1.0, 0.0], [1.0, 0.0]])

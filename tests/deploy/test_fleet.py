@@ -25,7 +25,6 @@ from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, parse_head
 from fedfew.deploy.messages.post import Pulled
 from fedfew.deploy.messages.records import from_content, to_content
-from fedfew.deploy.site.files import Memory
 from fedfew.deploy.site.warm_site import ENDED, WarmSite
 from fedfew.runs.alarms import alarms
 from fedfew.runs.run import Run
@@ -498,18 +497,6 @@ def _with_images(ready: Any, images: torch.Tensor) -> Any:
     return replace(ready, sites=replace(ready.sites, samples=ready.sites.samples.like(images)))
 
 
-def test_memory_is_that_of_before_the_round(tmp_path: Any) -> None:
-    memory = Memory(tmp_path, "run", 3)
-    assert memory.before(0) == {}
-    for t in range(5):
-        memory.write(t, {"x": torch.full((2,), float(t))})
-    assert memory.before(4)["x"].tolist() == [3.0, 3.0]
-    assert len(list(tmp_path.iterdir())) == 3
-    memory.write(3, {"x": torch.full((2,), 9.0)})  # the server fell back to round 3: round 4 never was
-    assert memory.before(5)["x"].tolist() == [9.0, 9.0] and memory.before(3)["x"].tolist() == [2.0, 2.0]
-    assert Memory(tmp_path, "another", 3).before(9) == {}
-
-
 def test_a_site_refuses_another_version_and_clients_it_does_not_have(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
 
@@ -579,8 +566,3 @@ ODD: dict[str, RecordDict] = {
 def test_a_record_that_is_not_ours_is_refused(content: RecordDict) -> None:
     with pytest.raises(ContentError):
         parse_head(from_content(content, 5_000)[0], 500)
-
-
-def test_records_keep_all_arrays() -> None:
-    arrays = {"b": bytes(100_000), "a": b"12", "c": b""}
-    assert from_content(to_content("text", arrays), 1 << 20) == ("text", arrays)

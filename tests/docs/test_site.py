@@ -9,8 +9,8 @@ import pytest
 from tests.docs.blocks import build_site
 from tools.equations import fence
 from tools.reference import PAGES as REFERENCE
-from tools.reference import config_page, value_of
-from tools.reference_commands import commands_page, plain
+from tools.reference import config_page
+from tools.reference_commands import commands_page
 
 from fedfew.config.tree import SECTIONS
 from fedfew.core.errors import CODES
@@ -31,21 +31,6 @@ def test_every_code_and_every_section_has_an_entry() -> None:
     assert set(re.findall(r"^\| \*\*(E\d\d\d)\*\* ", commands_page(), re.MULTILINE)) == set(CODES)
     assert re.findall(r"^## \[(\w+)\]", config_page(), re.MULTILINE) == SECTIONS
     assert "| `mu` | number > 0 | `0.1` |" in config_page()
-
-
-def test_angle_brackets_are_shown_not_taken_for_tags() -> None:
-    assert plain("put it into server/<class>/") == "put it into server/&lt;class>/"
-    assert plain("see `server/<class>/` there") == "see `server/<class>/` there"
-
-
-def test_values_are_told_in_words() -> None:
-    from typing import Annotated, Literal
-
-    from annotated_types import Ge, Lt
-
-    assert value_of(Annotated[float, Ge(0), Lt(0.5)]) == "number ≥ 0, < 0.5"
-    assert value_of(Literal["a", 3]) == '`"a"` or `3`'
-    assert value_of(bool) == "`true` or `false`"
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -14,9 +14,9 @@ from tests.interface.small_runs import record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import duration
-from fedfew.interface.charts import Grid, Lines
+from fedfew.interface.charts import Lines
 from fedfew.interface.charts.evaluation_charts import confusion, evaluation_figures
-from fedfew.interface.charts.run_charts import figures_of, participation, pseudo_classes, traffic
+from fedfew.interface.charts.run_charts import participation
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.words import events_of
@@ -209,34 +209,6 @@ def test_left_out_clients_are_marked_with_their_reason(runs: Path) -> None:
     assert "E411 client dropped out" in page_of(write_report(runs / "mix")).text
 
 
-def test_pseudo_labels_stand_beside_what_the_clients_hold(tmp_path: Path) -> None:
-    updates = [{"client": 0}, {"client": 2}]
-    run = written_run(
-        tmp_path / "run", [record(1, coverage=0.5, correct=0.5, pseudo_classes=[3, 1], updates=updates)], clients=3
-    )
-    held = {"classes": ["cat", "dog"], "server": [1, 1], "clients": [[1, 5], [9, 9], [3, 1]]}
-    (run / "classes.json").write_text(json.dumps(held))
-    figure = pseudo_classes(Run.open(run))
-    assert figure.names == ["cat", "dog"]
-    assert dict(figure.series) == {"pseudo-labels": [0.75, 0.25], "images held": [0.4, 0.6]}
-
-
-def test_traffic_adds_up(tmp_path: Path) -> None:
-    run = written_run(tmp_path / "run", [record(1, bytes_up=10, bytes_down=20), record(2, bytes_up=1, bytes_down=2)])
-    assert [(s.name, list(s.y)) for s in traffic(Run.open(run)).series] == [
-        ("to clients", [20, 22]),
-        ("from clients", [10, 11]),
-    ]
-
-
-def test_the_partition_is_drawn_from_the_run_folder_alone(runs: Path) -> None:
-    opened = Run.open(runs / "mix")
-    figure = next(f for f in figures_of(opened) if f.key == "partition")
-    assert isinstance(figure, Grid)
-    assert sum(p.value for p in figure.points) == 120
-    assert opened.classes["server"] == [2] * 10
-
-
 def test_hundreds_of_rounds_with_many_clients_stay_below_two_megabytes(tmp_path: Path) -> None:
     rng = random.Random(0)
     records = []
@@ -325,12 +297,6 @@ def test_what_clients_gave_away_is_told(tmp_path: Path) -> None:
     assert "no noise, no guarantee" in write_report(tmp_path, tmp_path / "all.html").read_text("utf-8")
     open_ = written_run(tmp_path / "open", [record(1)], privacy__clip=1.0)
     assert "<h2>Privacy</h2>" not in write_report(open_).read_text("utf-8")
-
-
-def test_json_tells_where_the_report_is(runs: Path, tmp_path: Path, capsys: Capture) -> None:
-    said = fedfew(capsys, "report", runs, "--out", tmp_path / "r.html", "--json")
-    assert said.status == 0
-    assert said.json == {"report": str(tmp_path / "r.html"), "bytes": (tmp_path / "r.html").stat().st_size}
 
 
 def test_a_run_being_prepared_is_not_a_run_yet(tmp_path: Path) -> None:

@@ -154,11 +154,6 @@ def test_a_bubbles_area_is_its_amount() -> None:
     assert math.isclose((large / small) ** 2, 4, rel_tol=0.03)
 
 
-def test_a_mark_tells_its_reason() -> None:
-    titles = [t.text for t in parsed(grid("cells")).iter("title")]
-    assert 'said "no"' in titles and "E411 gone" in titles
-
-
 def test_a_file_of_its_own_brings_its_colours_along() -> None:
     text = svg(lines(), alone=True)
     assert 'xmlns="http://www.w3.org/2000/svg"' in text and "--k0" in text and "prefers-color-scheme: dark" in text

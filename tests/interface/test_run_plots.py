@@ -82,11 +82,6 @@ def test_bars_and_bubbles_are_shares_and_counts(run: fedfew.Run) -> None:
     assert [bar.get_height() for bar in stacked] == [0.1, 0.1]
 
 
-def test_a_notebook_gets_a_picture(run: fedfew.Run) -> None:
-    content = plots.accuracy(run)._repr_png_()  # type: ignore[attr-defined]
-    assert content.startswith(b"\x89PNG") and len(content) > 5000
-
-
 def test_what_a_run_does_not_have_is_told(tmp_path: Path) -> None:
     bare = written_run(tmp_path / "bare", [record(1)], rounds=2, method__name="server-only")
     for draw in (plots.pseudo_labels, plots.pseudo_classes, plots.participation, plots.partition):

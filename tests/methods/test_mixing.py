@@ -22,12 +22,6 @@ def test_the_papers_weights_on_5_20_10() -> None:
     assert fedfew.mix is mix
 
 
-def test_one_weight_alone_gives_one_model_alone() -> None:
-    assert mix(PSI, SIGMA, OMEGA, 1.0, 0.0, 0.0).item() == 5.0
-    assert mix(PSI, SIGMA, OMEGA, 0.0, 1.0, 0.0).item() == 20.0
-    assert mix(PSI, SIGMA, OMEGA, 0.0, 0.0, 1.0).item() == 10.0
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 2**32))
 def test_gamma_only_damps_the_way_towards_psi_and_sigma(first: float, second: float, seed: int) -> None:

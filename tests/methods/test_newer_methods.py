@@ -136,16 +136,6 @@ def test_the_servers_control_is_the_mean_over_all_clients() -> None:
     )
 
 
-def test_equal_controls_leave_fedavg() -> None:
-    plain = Scaffold(SERVER, CLIENT, MEAN, TowardsImages(), population=20)
-    omega, c = random_theta(1), random_theta(2)
-    told, alone = client_site(0), client_site(0)
-    told.memory["control"] = c.clone()
-    one = plain.train_client(payload_of(omega, control=c), told, generator(0))
-    other = plain.train_client(payload_of(omega, control=torch.zeros_like(c)), alone, generator(0))
-    assert torch.equal(one.reply["psi"], other.reply["psi"])
-
-
 # FreeMatch
 
 

@@ -27,7 +27,6 @@ from fedfew.objectives.objective import soft_ramp
 from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.training.sgd import Hooks, LocalSGD
 from fedfew.training.supervised import Supervised, train_server
-from fedfew.training.updates import outputs
 
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05, rounds=10)
 SERVER = Supervised(SGD)
@@ -205,13 +204,6 @@ def test_a_client_that_shouts_is_not_heard_better() -> None:
     assert torch.equal(*results)
 
 
-def test_the_reply_does_not_grow_with_the_model() -> None:
-    small = net().layout
-    large = Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Linear(50, 3))).layout
-    assert dsfl(subset=9).reply_schema(small) == dsfl(subset=9).reply_schema(large)
-    assert outputs(small) == 3
-
-
 def test_too_small_an_open_set_is_refused_with_the_remedy() -> None:
     network = net()
     with pytest.raises(FedfewError, match=r"E113 dataset.open: method.subset is 9, but the open set has 4 images"):
@@ -255,18 +247,6 @@ def test_deal_gives_everyone_a_group() -> None:
     assert sorted(len(g) for g in groups) == [2, 2, 3]
     assert sorted(torch.cat(groups).tolist()) == list(range(7))
     assert len(deal(2, 5, seeded(0))) == 2
-
-
-def test_a_groups_model_counts_the_server_as_one_more_client() -> None:
-    network = net()
-    site, method = server(network), grouping(groups=1)
-    state = method.warm_up(method.start(theta(network)), site, seeded(0))
-    updates = [ClientUpdate(k, {"psi": state.omega + d}, 5, {"steps": 1.0}) for k, d in enumerate((1.0, 2.0, 6.0))]
-    after, outcome = method.after_clients(answered(state, 3), updates, site, seeded(1))
-    expected = (state.sigma + 3 * state.omega + 9.0) / 4
-    assert torch.allclose(after.omega, expected, atol=1e-5)
-    assert outcome.weights == pytest.approx({0: 0.25, 1: 0.25, 2: 0.25})
-    assert outcome.metrics["gradient_diversity"] == pytest.approx((1 + 4 + 36) / 81, rel=1e-4)
 
 
 def test_groups_part_ways_and_their_models_go_out_again() -> None:

@@ -23,7 +23,6 @@ from fedfew.models.backbones import efficientnet_lite0 as lite0
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
 from fedfew.models.backbones.onnx_model import onnx_model
 from fedfew.models.backbones.pretrained import LENGTH
-from fedfew.models.backbones.transformers_model import last_block
 from fedfew.models.build import build_model
 
 
@@ -265,16 +264,6 @@ def test_a_folder_of_transformers(kind: str, train: str, folder: Callable[[str],
     known = [sum(p.requires_grad for p in model.backbone.parameters()), len(list(model.backbone.parameters()))]
     assert [known[0] > 0, known[0] == known[1]] == [counts[train] > 0, counts[train] == 2]
     assert build_model("transformers", 1, 28, 7, options, rng()).hash == model.hash
-
-
-def test_the_last_block_is_the_last_stage_and_what_follows() -> None:
-    names = ["embed.weight", "layers.0.a", "layers.1.a", "layers.1.b", "norm.weight"]
-    assert last_block(names) == ("layers.1.", "norm.weight")
-    assert last_block(["a", "b", "c"]) == ("b", "c")
-
-
-def test_no_source() -> None:
-    refused("", r"E103.*source is empty")
 
 
 def test_pickled_weights_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from paper.few import OURS, SETTINGS, STEPS, VIEWS, few_labels
-from paper.few_page import table
 from paper.figures import arms_of
 from paper.goals import at_sites, by_skew
 from paper.measures import Verdict
@@ -80,11 +79,3 @@ def test_harm_is_found_wherever_it_is() -> None:
     worst = about(judged, "no single run")
     assert (worst.got, worst.agrees) == ("-2.0 points (no scanners, alike, seed 1)", "no")
     assert worst.words == "1 of 4 runs are further below"
-
-
-def test_a_line_of_the_table_has_every_seed() -> None:
-    setting = "10 clients, alike"
-    arms = results("sites", {(setting, OURS): (0.60, 0.62), (setting, ALONE): (0.5, 0.5)})
-    head, _, line = table(arms, [setting]).splitlines()
-    assert head == "| setting | labels alone | **fedmoments** | gain | seeds |"
-    assert line == "| 10 clients, alike | 50.0 ± 0.0 | **61.0** ± 1.4 | +11.0 | +10.0, +12.0 |"

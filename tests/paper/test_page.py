@@ -9,9 +9,9 @@ from matplotlib.figure import Figure as Drawing
 from paper.arms import Arm
 from paper.figure import Figure
 from paper.measures import Verdict
-from paper.page import better_server, claims_table, put, report, section
+from paper.page import better_server, put, report, section
 from paper.plan import Plan, cells
-from paper.results import ArmResult, Results, as_table, level, results
+from paper.results import ArmResult, Results, level, results
 from paper.study import Request, Study, published
 from tests.docs.test_blocks import ROOT
 from tests.runtime.tiny_run import TINY
@@ -89,14 +89,6 @@ def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
     assert mixed["", "a"].partial
 
 
-def test_the_csv_holds_every_scored_round_of_every_run() -> None:
-    arms = {("", "μ = 1"): arm_result(flat(0.4, seed=0), flat(0.6, seed=1))}
-    lines = as_table(arms).decode().splitlines()
-    assert lines[0] == "panel,arm,seed,round,accuracy,validation,loss,coverage,correct"
-    assert len(lines) == 1 + 2 * 3
-    assert lines[4].startswith(",μ = 1,1,1,0.6,0.6,1.0")
-
-
 def drawn(arms: Results, *verdicts: Verdict, scale: str | None = None) -> Figure:
     return Figure("fig6a", Request("python -m paper fig6a", scale, 2), verdicts, Drawing(), b"", arms)
 
@@ -154,15 +146,6 @@ def test_a_page_keeps_what_others_wrote(tmp_path: Path) -> None:
     assert text.index("written by hand") < text.index("five")
     put(page, {"fig4": "second \\1\n"})
     assert page.read_text("utf-8") == text
-
-
-def test_claims_in_a_table_cannot_break_it() -> None:
-    text = claims_table(
-        [Verdict("a | b", "Fig. 4", "1", "yes", "fine", partial=True), Verdict("c", "d", "–", "no runs yet", "")]
-    )
-    assert "a \\| b (Fig. 4)" in text
-    assert "**so far: yes**. fine." in text
-    assert "**no runs yet**." in text
 
 
 RECORDS, PAGE = ROOT / "paper" / "records", ROOT / "docs" / "understand" / "results.md"

@@ -7,7 +7,6 @@ import pytest
 import torch
 from tests.methods.fedmoments.scene import CLASSES, METHOD, WIDTH, accuracy, alone, asked, cloud, trained, world
 
-from fedfew.aggregators import AGGREGATORS
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.data.samples import Vectors
@@ -227,10 +226,6 @@ def test_sums_can_be_private() -> None:
     )
     assert float(sent.reply["sums"].norm()) == pytest.approx(1.0, abs=1e-4)
     assert sent.examples == 1
-
-
-def test_only_the_sum_over_clients_is_the_m_step_of_pooled_data() -> None:
-    assert set(FEDMOMENTS.unfit) == set(AGGREGATORS) - {"fedavg"}
 
 
 def test_a_client_that_is_forgotten_leaves_nothing_in_survey_and_model() -> None:
