@@ -7,7 +7,7 @@ import pytest
 from benchmarks.method_tasks import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_of, other_setting
 from benchmarks.methods import section, table
 
-from benchmarks import method_search, method_tasks, methods
+from benchmarks import method_tasks, methods
 from fedfew.config.files import flat
 from fedfew.methods import METHODS
 from fedfew.runs.run import Run
@@ -51,21 +51,6 @@ def test_what_a_search_found_is_used_and_told(tmp_path: Path, monkeypatch: pytes
     assert fixmatch.server.sgd.lr == config_of(task, SERVER_ONLY, 0, "").server.sgd.lr == 0.1
     assert fixmatch.client.lr == 0.05 != config_of(task, "uda", 0, "").client.lr
     assert "best of 2 different trials" in methods.searched(task) and "server.lr = 0.1" in methods.searched(task)
-
-
-def test_a_search_writes_down_what_it_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("optuna")
-    small = TASKS["digits"].shared | {
-        "rounds": 1, "server.epochs": 1, "client.epochs": 1, "dataset.unlabeled": 100, "model.width": 4,
-        "dataset.test": 20, "dataset.validation": 20, "fleet.kind": "inline",
-    }  # fmt: skip
-    monkeypatch.setitem(TASKS, "digits", Task("few digits", small, {"rounds": 1}, "", key="small"))
-    monkeypatch.setattr(method_tasks, "FOUND", tmp_path)
-    monkeypatch.setattr(method_search, "STEPS", [0.01, 0.02])
-    for arm, keys in ((SERVER_ONLY, method_search.RECIPE.keys()), ("fixmatch", {"client.lr"})):
-        tried = method_search.tried("digits", arm, 2, tmp_path / "runs")
-        assert {row["arm"] for row in tried} == {arm} and 1 <= len(tried) <= 2
-        assert all(json.loads(row["settings"]).keys() == keys for row in tried)
 
 
 def test_every_method_has_an_arm() -> None:

@@ -24,7 +24,6 @@ from fedfew.core.environment import (
     M_MMAP_THRESHOLD,
     M_TRIM_THRESHOLD,
     OLDER,
-    keep_freed_memory,
     set_option,
 )
 from fedfew.core.errors import CODES, ConfigErrors, FedfewError
@@ -111,13 +110,6 @@ def test_the_seed_is_the_hash_of_the_path() -> None:
     assert draws(stream(7, "client", 3, 12)) == draws(torch.Generator().manual_seed(seed))
 
 
-def test_a_stream_does_not_depend_on_what_was_drawn_from_another() -> None:
-    alone = draws(stream(0, "b"))
-    neighbour = stream(0, "a")
-    draws(neighbour)
-    assert draws(stream(0, "b")) == alone
-
-
 CORE = Path(fedfew.core.__file__).parent
 
 
@@ -195,10 +187,6 @@ def test_new_and_old_versions_and_none() -> None:
     set_option(refusing)
     assert refusing.taken == {}
     set_option(None)
-
-
-def test_it_can_be_asked_for_anywhere() -> None:
-    keep_freed_memory()
 
 
 @pytest.mark.parametrize("content", [{"weights": {6: 0.5, 10: 0.25, 7: 0.25}}, {"ü": [1e-05, None, True]}, {}])

@@ -9,7 +9,6 @@ import torch
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
-from fedfew.data import DATASETS
 from fedfew.data.dataset import Dataset
 from fedfew.data.federation import Federation, Split, federate
 from fedfew.data.samples import Images
@@ -188,19 +187,3 @@ def test_no_client_has_an_open_image_and_every_image_has_one_place() -> None:
     assert numbers(made_from(data, labels=50, open=100).server.samples.data) == numbers(plain.server.samples.data)
     with pytest.raises(FedfewError, match="E109"):
         made_from(data, labels=500, open=501)
-
-
-def test_the_embedded_digits() -> None:
-    digits = DATASETS["mini-mnist"]()
-    made = made_from(digits, labels=20, clients=4)
-    assert (made.classes, made.about["flips"]) == (tuple("0123456789"), False)
-    assert digits.train.samples.data.shape == (5500, 1, 28, 28)
-    assert digits.test.samples.data.shape == (1500, 1, 28, 28)
-    assert digits.train.samples.data.dtype == torch.uint8
-    assert digits.train.labels.bincount().tolist() == [550] * 10
-    assert digits.test.labels.bincount().tolist() == [150] * 10
-    # As in the whole of MNIST: mean .1307 and standard deviation .3081 of the pixels, and never ink in the corner.
-    pixels = digits.train.samples.data.double() / 255
-    assert pixels.mean() == pytest.approx(0.1307, abs=0.004)
-    assert pixels.std() == pytest.approx(0.3081, abs=0.004)
-    assert digits.train.samples.data[:, 0, 0, 0].max() == 0

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from tests.inference.digits_run import digits_run
 from tests.interface.fedfew_command import fedfew
 from torch import Tensor
@@ -22,7 +21,6 @@ from fedfew.data.samples import Images
 from fedfew.inference import export as exporting
 from fedfew.inference.agreement import Predict
 from fedfew.inference.forms import Form
-from fedfew.runs.model_file import predict
 
 
 @pytest.fixture
@@ -65,18 +63,6 @@ def test_torch_export_needs_no_fedfew(tmp_path: Path, capsys: pytest.CaptureFixt
     for part in (batch, batch[:1]):
         assert torch.allclose(program.module()(part), expected[: len(part)], atol=1e-5)
     check_metadata(json.loads(extra["fedfew.json"]))
-
-
-def test_safetensors_hold_all_that_is_needed(capsys: pytest.CaptureFixture[str], digits: Any) -> None:
-    run, batch, expected = digits
-    said = fedfew(capsys, "export", run)
-    assert said.status == 0
-    assert "compared with the model" in said.err
-    path = run / "export" / "model.safetensors"
-    assert str(path) in said.out
-    with safe_open(path, framework="pt") as file:
-        check_metadata(json.loads(file.metadata()["fedfew"]))
-    assert torch.equal(predict(path, batch), expected)
 
 
 def test_a_file_that_disagrees_is_not_kept(

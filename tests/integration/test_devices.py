@@ -1,7 +1,6 @@
 """Whole runs with the settings of the engine: on a second device, in bfloat16, compiled."""
 
 import json
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -44,11 +43,3 @@ def test_a_run_in_bfloat16_stays_near_one_in_float32() -> None:
     exact, close = final_omega(), final_omega(engine__autocast="bfloat16")
     assert close.dtype == torch.float32
     assert 0 < float((close - exact).norm() / exact.norm()) < 0.01
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch itself deprecates
-@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
-def test_a_compiled_run_is_the_same_to_rounding() -> None:
-    exact, fast = final_omega(), final_omega(engine__compile=True)
-    assert float((fast - exact).norm() / exact.norm()) < 1e-5

@@ -45,13 +45,6 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return tiny_run(tmp_path_factory.mktemp("inline") / "run")
 
 
-def test_again(inline: Run, tmp_path: Path) -> None:
-    run = tiny_run(tmp_path / "run")
-    assert model_hash(run) == model_hash(inline)
-    assert records(run) == records(inline)
-    assert (run.path / "partition.npz").read_bytes() == (inline.path / "partition.npz").read_bytes()
-
-
 def test_another_seed_gives_other_bits(inline: Run, tmp_path: Path) -> None:
     assert model_hash(tiny_run(tmp_path / "seed", seed=2)) != model_hash(inline)
     other_data = tiny_run(tmp_path / "data", dataset__seed=2)

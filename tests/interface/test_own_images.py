@@ -56,15 +56,6 @@ def test_from_a_folder_of_pngs_to_an_exported_model(folder: Path, tmp_path: Path
     assert about["classes"] == [f"digit {d}" for d in range(10)]
 
 
-def test_three_lines_of_config_are_enough(folder: Path, tmp_path: Path) -> None:
-    config = tmp_path / "three.toml"
-    config.write_text('[dataset]\nname = "folder"\npath = "images"\n')
-    small = {"rounds": 1, "model.name": "cnn", "dataset.size": 16, "dataset.channels": 1, "fleet.kind": "inline"}
-    run = Experiment.load(config, small).run(tmp_path / "run")
-    assert run.config.clients == 4
-    assert len(run.rounds) == 1
-
-
 def test_changed_images_are_noticed_on_resume(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     table: dict[str, Any] = {
         "rounds": 2,

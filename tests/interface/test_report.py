@@ -21,10 +21,9 @@ from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.words import events_of
 from fedfew.runs.collection import read_all
-from fedfew.runs.folder import find_runs, held_locks, is_held
+from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
 from fedfew.runtime.record import left_out
-from fedfew.studies.bounds import bounds_of
 
 
 @pytest.fixture(scope="module")
@@ -125,18 +124,6 @@ def test_missing_bounds_are_said_plainly(runs: Path, tmp_path: Path) -> None:
     text = page_of(write_report(tmp_path / "alone")).text
     assert "What the clients' data add is not known: there is no server-only run in the same folder." in text
     assert "The same folder has no server-only or all-labels or pooled run of this scenario" in text
-
-
-def test_bounds_come_from_the_same_scenario_and_seed_only(tmp_path: Path) -> None:
-    run = written_run(tmp_path / "run", [record(1)], seed=1)
-    written_run(tmp_path / "other-labels", [record(1, accuracy=0.9)], method__name="server-only", labels=80)
-    written_run(tmp_path / "seed0", [record(1, accuracy=0.3)], method__name="server-only")
-    written_run(tmp_path / "seed2", [record(1, accuracy=0.5)], method__name="server-only", seed=2)
-    lower = bounds_of(Run.open(run), read_all(tmp_path)[0])[0]
-    assert lower.accuracy() == pytest.approx(0.4) and not lower.same_seed
-    written_run(tmp_path / "seed1", [record(1, accuracy=0.6)], method__name="server-only", seed=1)
-    lower = bounds_of(Run.open(run), read_all(tmp_path)[0])[0]
-    assert lower.accuracy() == pytest.approx(0.6) and lower.same_seed and lower.unfinished
 
 
 def test_a_folders_report_has_mean_and_interval_over_seeds(tmp_path: Path) -> None:
@@ -243,16 +230,6 @@ def test_an_unfinished_and_an_empty_run_can_be_reported(tmp_path: Path) -> None:
     text = page_of(write_report(stopped)).text
     assert "stopped" in text and "round 2 of 5" in text and "the run has not finished" in text
     assert "<figure" not in write_report(empty).read_text()  # a chart without a value is left out
-
-
-def test_a_run_being_worked_on_is_seen_without_touching_its_lock(tmp_path: Path) -> None:
-    from fedfew.core.storage import locked
-
-    run = written_run(tmp_path / "run", [record(1)], rounds=5)
-    assert is_held(run, held_locks()) is False
-    with locked(run):
-        assert Run.open(run).state == "running"
-    assert Run.open(run).state == "stopped"
 
 
 def test_what_is_not_a_run_is_refused_with_a_code(tmp_path: Path, capsys: Capture) -> None:

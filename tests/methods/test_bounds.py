@@ -18,7 +18,7 @@ from tests.methods.tiny import (
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientUpdate, Method, Missing, Oracle, OracleSite, Pool
+from fedfew.core.types import ClientUpdate, Method, Oracle, OracleSite, Pool
 from fedfew.methods.all_labels import AllLabels
 from fedfew.methods.fedmix import FedMix
 from fedfew.methods.pooled import Pooled, sequence
@@ -137,8 +137,3 @@ def test_labels_reach_all_labels_through_its_own_site_and_no_other_method() -> N
     assert isinstance(told, Oracle) and not isinstance(blind, Oracle)
     with pytest.raises(FedfewError, match="E113"):
         told.train_client(payload, client_site(0), generator(0))
-
-
-def test_an_error_in_a_client_costs_its_update_only() -> None:
-    answer = sites(ServerOnly(SERVER, CLIENT, MEAN), random_labeled(10, 3)).train(0, 1, {})
-    assert isinstance(answer, Missing) and answer.code == "E408" and "E113" in answer.reason

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.network import Network
-from fedfew.core.samples import LabeledSet, blend
+from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ServerSite, ServerState
 from fedfew.data.samples import Images
 from fedfew.objectives import OBJECTIVES
@@ -164,13 +164,6 @@ def test_mean_teacher_follows_the_student_quicker_during_the_ramp() -> None:
         assert torch.equal(site.network.vector, start + 1), "the student is as it was"
 
 
-def test_outputs_of_other_weights_leave_the_network_alone() -> None:
-    site = small_site()
-    before, other = site.network.snapshot(), torch.zeros_like(site.network.vector)
-    assert site.network.outputs_of(other, site.samples).abs().max() == 0
-    assert torch.equal(site.network.snapshot(), before)
-
-
 def test_mixmatch_by_its_equations() -> None:
     site, rng = small_site(), rng_of(8)
     objective = MixMatch(views=2, temperature=0.5, beta=0.75, weight=4.0, ramp=0.5)
@@ -195,11 +188,6 @@ def test_beta_draws_have_the_betas_moments() -> None:
     assert float(draws.mean()) == pytest.approx(0.5, abs=0.01)
     assert float(draws.var()) == pytest.approx(1 / (4 * (2 * 0.75 + 1)), abs=0.005)
     assert torch.equal(beta_draw(0.75, 5, rng_of(1)), beta_draw(0.75, 5, rng_of(1)))
-
-
-def test_blend_is_a_straight_line() -> None:
-    a, b = torch.full((2, 1, 2, 2), 200, dtype=torch.uint8), torch.zeros(2, 1, 2, 2, dtype=torch.uint8)
-    assert blend(a, b, torch.tensor([1.0, 0.25])).amax((1, 2, 3)).tolist() == [200, 50]
 
 
 # Every term trains what it should

@@ -184,39 +184,6 @@ def test_claims_are_judged_by_the_numbers(
         assert verdict.error == pytest.approx(0.005 / math.sqrt(3))
 
 
-def test_figure_5_sees_unrest() -> None:
-    arms, shaky = figure("fig5", BEST), (NON_IID, mix_label(MIXES[-1]))
-    swings = [by_hand([0.4, 0.44 + s / 1000] * 6, seed=s, rounds=12) for s in range(3)]
-    arms[shaky] = ArmResult(arms[shaky].arm, tuple(swings), 3)
-    unstable = about(CLAIMS["fig5"](arms), "unstable")
-    assert unstable.agrees == "yes"
-    assert unstable.got.startswith("+4.1 points")  # from round to round 4.0, 4.1 and 4.2 points, against 0
-
-
-@pytest.mark.parametrize(
-    ("lowest", "agrees"),
-    [((0.44, 0.45, 0.46), "yes"), ((0.40, 0.41, 0.42), "no"), ((0.38, 0.44, 0.47), "undecided")],
-)
-def test_figure_6a_spread_of_a_point(lowest: tuple[float, ...], agrees: str) -> None:
-    arms = figure("fig6a", {("", "μ = 0.1"): lowest}, (0.445, 0.455, 0.465))
-    verdict = CLAIMS["fig6a"](arms)[0]
-    assert verdict.agrees == agrees
-    width = 0.455 - sum(lowest) / 3
-    assert verdict.got == f"spread {100 * width:.1f} points (3 seeds)"
-
-
-def test_the_ablation_reads_its_reasons_from_the_records() -> None:
-    arms = figure("ablation", {("", "γ = 0"): (0.50, 0.51, 0.50)})
-    for run in arms["", "γ = 0.2 (published)"].runs:
-        for record in run.records:
-            record |= {"norm_step": 1.0, "norm_server": 2.0, "weights": {"3": 0.45, "7": 0.55}, "coverage": 0.3}
-    gain, step, weights, labels = CLAIMS["ablation"](arms)
-    assert (gain.agrees, step.got) == ("no", "50.0 % ± 0.0 (3 seeds)")
-    assert (weights.got, weights.agrees) == ("10.0 % ± 0.0 (3 seeds)", "yes")
-    assert (labels.got, labels.agrees) == ("30.0 % ± 0.0 (3 seeds)", "yes")
-    assert step.agrees == "no"
-
-
 @pytest.mark.parametrize("name", CLAIMS)
 def test_without_runs_nothing_is_claimed(name: str) -> None:
     empty = {arm.key: ArmResult(arm, (), 3) for arm in arms_of(name)}
@@ -232,31 +199,6 @@ def test_numbers_of_unfinished_runs_are_marked() -> None:
     assert about(judged, "47 %").partial
     assert about(judged, "2 points over").partial
     assert not any(v.partial for v in CLAIMS["fig6b"](figure("fig6b", {})))
-
-
-def test_an_arm_with_another_server_recipe_gets_no_difference() -> None:
-    arms = figure("fig6a", {})
-    arm = arms["", "μ = 1"]
-    arms["", "μ = 1"] = ArmResult(arm.arm, (flat(0.6, method__lambda_s=10.0),), 1)
-    assert measures.gains(arms)["", "μ = 1"] == "not compared: other method.lambda_s"
-
-
-def test_every_method_is_held_against_server_only() -> None:
-    arms = figure(
-        "fig6b", {("", "FedMix, 700 labels"): (0.50, 0.51, 0.52), ("", "FedMatch, 900 labels"): (0.3, 0.31, 0.3)}
-    )
-    compared = measures.gains(arms)
-    assert set(compared) == {key for key in arms if "server-only" not in key[1]}
-    better, worse = compared["", "FedMix, 700 labels"], compared["", "FedMatch, 900 labels"]
-    assert isinstance(better, Interval)
-    assert better.mean == pytest.approx(0.06)
-    assert "beats server-only training by 6.0 points" in measures.gain_sentence(("", "FedMix, 700 labels"), better)
-    assert "is worse than server-only" in measures.gain_sentence(("", "FedMatch, 900 labels"), worse)
-    same = compared["", "FedMix, 800 labels"]
-    assert "does not differ significantly" in measures.gain_sentence(("", "FedMix, 800 labels"), same)
-    assert measures.gain_cell(better) == "+6.0 (SE 0.6), better"
-    assert measures.gain_cell(worse).endswith("**worse**")
-    assert measures.gain_cell(same).endswith("not significant")
 
 
 def test_roughness_and_the_early_rounds() -> None:

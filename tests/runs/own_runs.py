@@ -1,16 +1,12 @@
 """A dataset that brings its sites, a method that always fails, and the record of a round in which nothing happened."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
-from fedfew.core.layout import Payload
-from fedfew.core.types import ClientSite, Trained
 from fedfew.data import DATASETS
 from fedfew.data.dataset import Dataset, SiteSamples
-from fedfew.methods.fedmix import FedMix
 
 
 def three_sites() -> Dataset:
@@ -23,14 +19,6 @@ def three_sites() -> Dataset:
         digits.train.labels[-90:],
     )
     return replace(digits, name="three-sites", sites=sites)
-
-
-@dataclass(frozen=True)
-class AlwaysFails(FedMix):
-    """Its clients cannot train."""
-
-    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        raise ValueError("no such thing")
 
 
 BLANK: dict[str, Any] = {

@@ -93,13 +93,6 @@ def test_the_noise_of_the_sites_adds_up_to_z_c_although_half_drop_out(arrive: in
     assert float(inside) == pytest.approx(0.6827, abs=6 * 0.4655 / sqrt(4000))  # as of a normal distribution
 
 
-def test_one_site_adds_only_its_share_of_the_noise() -> None:
-    z, clip = 3.0, 0.5
-    codec = Codec(replace(RULES, clip=clip, noise=z), MODEL, 10)
-    noise = total(codec, [(model(0.0), 1.0, 7)])[0]["psi"].double() - SENT["omega"]
-    assert float(noise.std()) == pytest.approx(z * clip / sqrt(5), rel=6 / sqrt(2 * 4000))
-
-
 SITE = Codec(replace(RULES, noise=2.0), {"sums": Expected((None,), limit=60, per_example=1.0)}, 10)
 """Noise that hides single images: five of ten sites are sure to add theirs."""
 

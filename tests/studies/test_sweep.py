@@ -90,19 +90,6 @@ def test_finished_cells_are_kept_and_new_ones_added(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_an_interrupted_cell_is_continued(tmp_path: Path) -> None:
-    cells = cells_of(TINY, {"rounds": 3}, axes_of(["seed=0"]))
-    rounds = advance(cells, tmp_path / "cut", unwanted)
-    assert [next(rounds).kind for _ in range(2)] == ["started", "round"]
-    rounds.close()
-    events = list(advance(cells, tmp_path / "cut", unwanted))
-    assert events[0].kind == "started"
-    assert events[0].done == 1
-    assert [e.record["round"] for e in events if e.record] == [2, 3]
-    whole = list(advance(cells, tmp_path / "whole", unwanted))
-    assert model_hash(events[-1].path) == model_hash(whole[-1].path)
-
-
 def test_runs_pause_at_a_round_and_go_on_later(tmp_path: Path) -> None:
     cells = cells_of(TINY, {"rounds": 3}, axes_of(["seed=0"]))
 

@@ -20,7 +20,6 @@ from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.runtime.wire import Wire
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised, train_server
-from fedfew.transforms import NormPolicy
 from fedfew.transforms.norm_policy import LocalNorm, ServerStatistics, norm_entries, with_statistics
 
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05)
@@ -131,9 +130,3 @@ def test_server_data_statistics_reach_the_groups_models_too() -> None:
     after = ServerStatistics().after_round(after, site)
     assert after.extra["groups"].shape == (2, network.layout.size)
     assert float(after.extra["groups"].abs().max()) < 1e5
-
-
-def test_the_policy_names_the_transform() -> None:
-    assert NormPolicy().transform() is None
-    assert isinstance(NormPolicy("local").transform(), LocalNorm)
-    assert isinstance(NormPolicy("server-data").transform(), ServerStatistics)

@@ -11,7 +11,7 @@ from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.answers import Answer, answered, collect, keep, kept, online
 from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of
 from fedfew.methods.fedmoments.basis import features as features_of
-from fedfew.methods.fedmoments.em import THINNEST, responsibilities, spread_of
+from fedfew.methods.fedmoments.em import responsibilities
 from fedfew.methods.fedmoments.logistic import logistic
 from fedfew.methods.fedmoments.path import Rule, paths_of
 from fedfew.methods.fedmoments.prior import Known, prior_of
@@ -77,12 +77,6 @@ def test_what_only_clients_differ_in_is_not_taken_for_classes() -> None:
     space = Space.of(survey)
     mine = space(features_of(site.labeled.samples))
     assert prior_of(survey, mine, site.labeled.labels, CLASSES, space, Known(), None).seen == 0
-
-
-def test_no_direction_is_thinner_than_it_can_be() -> None:
-    sound, odd = torch.diag(torch.tensor([0.3, 1.0])).double(), torch.diag(torch.tensor([-0.05, 1.0])).double()
-    assert spread_of(sound) is sound
-    assert torch.allclose(spread_of(odd), torch.diag(torch.tensor([THINNEST, 1.0])).double())
 
 
 def test_moments_are_read_as_they_were_written() -> None:
