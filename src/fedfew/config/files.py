@@ -12,44 +12,33 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 
-PRESETS = resources.files("fedfew.config") / "presets"
-SHORT = "methods.toml"
-"""The file with the presets of a few lines, a table each."""
+
+@cache
+def _presets() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((resources.files("fedfew.config") / "presets.toml").read_text("utf-8"))
 
 
 @cache
 def presets() -> Mapping[str, str]:
-    """The presets' names and purpose: ``about`` of a short one, or the first comment line of a file."""
-    files = [f for f in PRESETS.iterdir() if f.name.endswith(".toml") and f.name != SHORT]
-    purposes = {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
-    return dict(sorted((purposes | {name: table["about"] for name, table in _short().items()}).items()))
-
-
-@cache
-def _short() -> dict[str, dict[str, Any]]:
-    return tomllib.loads((PRESETS / SHORT).read_text("utf-8"))
+    """The presets' names and purpose."""
+    return {name: table["about"] for name, table in sorted(_presets().items())}
 
 
 def parse(source: str | Path) -> tuple[dict[str, Any], str, Path]:
     """The table in a preset or a TOML file as written, its name for errors, and the folder its paths start from."""
-    known, where, folder = presets(), str(source), Path()
-    if where in _short():
-        return {key: deepcopy(value) for key, value in _short()[where].items() if key != "about"}, where, folder
+    known, where = presets(), str(source)
     if where in known:
-        text = (PRESETS / f"{where}.toml").read_text("utf-8")
-    else:
-        try:
-            text, folder = Path(source).read_text("utf-8"), Path(source).parent
-        except (OSError, UnicodeDecodeError) as error:
-            close = difflib.get_close_matches(where, known, 1)
-            hint = f"Did you mean {close[0]}? " if close else ""
-            fault = "" if isinstance(error, FileNotFoundError) else f" ({error})"
-            why = f"is neither a preset nor a readable TOML file{fault}"
-            raise FedfewError("E101", where, why, f"{hint}Presets: {', '.join(known)}") from None
+        return {key: deepcopy(value) for key, value in _presets()[where].items() if key != "about"}, where, Path()
     try:
-        return _table(text, where), where, folder
+        return _table(Path(source).read_text("utf-8"), where), where, Path(source).parent
     except tomllib.TOMLDecodeError as error:
         raise FedfewError("E102", where, str(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        close = difflib.get_close_matches(where, known, 1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        fault = "" if isinstance(error, FileNotFoundError) else f" ({error})"
+        why = f"is neither a preset nor a readable TOML file{fault}"
+        raise FedfewError("E101", where, why, f"{hint}Presets: {', '.join(known)}") from None
 
 
 def _table(text: str, where: str) -> dict[str, Any]:
