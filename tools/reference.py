@@ -7,17 +7,23 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import click
 from annotated_types import Ge, Gt, Le, Lt
-from tools.reference_api import api_page
-from tools.reference_commands import NOTE, commands_page, plain
 
+import fedfew
+from fedfew import extend, flower, plots
 from fedfew.config.tree import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
+from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
+from fedfew.interface.cli import app
 from fedfew.methods.entry import Entry
+from fedfew.studies.compare import Comparison
 
+NOTE = "<!-- written by make docs; change the code, not this page -->\n"
 ABOUT = {
     "dataset": "Which images, and how they are split. The first table holds for every dataset.",
     "partition": "How a simulation assigns the unlabeled images to its clients. Images in folders have sites instead.",
@@ -130,6 +136,138 @@ def value_of(annotation: Any) -> str:
         return " or ".join(f"`{_toml(choice)}`" for choice in typing.get_args(annotation))
     words = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}
     return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+COMMANDS = f"""# Command line and errors
+
+{NOTE}
+`fedfew COMMAND --help` prints an entry of this page. With `--json`, the result is one line of JSON, the last of stdout;
+messages for people go to stderr. The exit status is 0 if all went well, 2 if you can correct what was wrong (the
+message has a [code](#errors)), and 1 otherwise.
+
+To complete commands and options with the Tab key, add one line to your shell's start-up file:
+`eval "$(_FEDFEW_COMPLETE=bash_source fedfew)"` for bash, `eval "$(_FEDFEW_COMPLETE=zsh_source fedfew)"` for zsh."""
+
+ERRORS = """
+## Errors
+
+An error that you can fix has a code. The message names the place, what is wrong there and what to do; the exit status
+is 2; there is no traceback (`--debug` shows it). `fedfew explain E104` prints an entry of these tables. All errors of
+a config are reported at once."""
+FAMILIES = {
+    "1": ("Config", "The requested run is not possible. Nothing has been started yet."),
+    "2": ("Data", "Images or labels are missing, damaged, or would spoil the result."),
+    "3": ("Storage", "Run folders, checkpoints and files that were written."),
+    "4": ("Updates", "A client's answer was missing or left out. The run continued; the codes are in `rounds.jsonl`."),
+    "5": ("Network", "Processes and sites that do not start, answer or fit together."),
+}
+
+
+def commands_page() -> str:
+    """One entry for each command, subcommands after their group, and a table for each family of errors."""
+    return "\n".join([COMMANDS, *_entries(app, "fedfew"), ERRORS, *_errors()]) + "\n"
+
+
+def _errors() -> Iterator[str]:
+    for digit, (title, about) in FAMILIES.items():
+        yield from ("", f"### {title} (E{digit}xx)", "", about, "", "| code | meaning | what to do |", "|---|---|---|")
+        for code, entry in CODES.items():
+            if code[1] == digit:
+                cells = (f"**{code}** {entry.title}", plain(entry.cause), plain(entry.remedy))
+                yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def plain(text: str) -> str:
+    """Text for Markdown: <class> is not a tag, except in code, where it is shown as it is."""
+    parts = text.split("`")
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
+
+
+def _entries(group: click.Group, path: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        full = f"{path} {name}"
+        context = click.Context(command, info_name=full)
+        usage = command.get_usage(context).removeprefix("Usage: ")
+        yield from ("", f"## {full}", "", inspect.cleandoc(command.help or "").replace("\b\n", ""), "")
+        if isinstance(command, click.Group):
+            yield from _entries(command, full)
+            continue
+        yield from ("```text", " ".join(usage.split()), "```")
+        rows = [row for parameter in command.params if (row := _row(parameter, context))]
+        if rows:
+            yield from ("", "| option | meaning |", "|---|---|", *rows)
+
+
+def _row(parameter: click.Parameter, context: click.Context) -> str:
+    """An option or argument with its text; nothing for those that are hidden or say nothing about themselves."""
+    if getattr(parameter, "hidden", False) or not (text := getattr(parameter, "help", None)):
+        return ""
+    record = parameter.get_help_record(context)
+    words = record[0] if record else parameter.make_metavar(context)
+    alternatives = words.replace("[", "").replace("]", "") if "|" in words else words
+    return f"| `{alternatives.replace('|', ' or ')}` | {text.replace('|', ' or ').replace('<', '&lt;')} |"
+
+
+API = f"""# Python API
+
+{NOTE}
+Everything that `import fedfew` offers. [Compare methods](../how-to/compare.md#from-python) shows how the parts work
+together. Names that are not on this page may change at any time."""
+CLASSES = (fedfew.Experiment, fedfew.Run, Comparison, fedfew.FedfewError, fedfew.ConfigErrors)
+"""Classes whose methods are listed, without those that are internal."""
+INSIDE = {"with_", "cut", "again", "fault", "held", "flat", "document", "newest", "traffic", "folder"}
+
+
+def api_page() -> str:
+    """Functions, classes with their methods and properties, plots, and the names for extensions."""
+    lines = [API, "", "## Functions"]
+    for name in sorted(n for n in fedfew.__all__ if inspect.isfunction(getattr(fedfew, n))):
+        lines += _signature(f"fedfew.{name}", getattr(fedfew, name))
+    for kind in CLASSES:
+        own = f"fedfew.{kind.__name__}" if kind.__name__ in fedfew.__all__ else kind.__name__
+        lines += ["", f"## {own}", "", _words(kind)]
+        for name, member in vars(kind).items():
+            lines += _member(name, member)
+    lines += ["", "## fedfew.plots", "", "Each function returns a matplotlib figure of a `Run` or of a run folder.", ""]
+    lines += [f"- `{name}`: {_words(getattr(plots, name))}" for name in plots.__all__]
+    lines += ["", "## fedfew.flower", "", _words(flower)]
+    lines += [*_signature("fedfew.flower.run", flower.run), *_signature("fedfew.flower.train", flower.train)]
+    lines += ["", "## fedfew.extend", "", _words(extend), "", ", ".join(f"`{name}`" for name in extend.__all__) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _member(name: str, member: Any) -> Iterator[str]:
+    if name.startswith("_") or name in INSIDE:
+        return
+    if isinstance(member, property | cached_property):
+        target = member.fget if isinstance(member, property) else member.func
+        yield from ("", f"**`{name}`**", "", _words(target))
+    elif inspect.isfunction(target := getattr(member, "__func__", member)):
+        yield from _signature(name, target, "**")
+
+
+def _signature(name: str, target: Any, mark: str = "### ") -> list[str]:
+    title = f"{mark}`{name}`{mark if mark == '**' else ''}"
+    return ["", title, "", f"`{name}({_parameters(target)})`", "", _words(target)]
+
+
+def _parameters(target: Any) -> str:
+    """Names and defaults; types are in the code, and editors show them."""
+    options = [p for p in inspect.signature(target).parameters.values() if p.name != "self"]
+    words = []
+    for position, parameter in enumerate(options):
+        keyword = parameter.kind is parameter.KEYWORD_ONLY
+        if keyword and (position == 0 or options[position - 1].kind is not parameter.KEYWORD_ONLY):
+            words.append("*")
+        default = getattr(parameter.default, "__name__", repr(parameter.default))
+        stars = str(parameter).partition(parameter.name)[0]
+        words.append(f"{stars}{parameter.name}" + ("" if parameter.default is parameter.empty else f"={default}"))
+    return ", ".join(words)
+
+
+def _words(target: Any) -> str:
+    """The docstring in Markdown."""
+    return (inspect.getdoc(target) or "").replace("``", "`").replace("<", "&lt;")
 
 
 PAGES: dict[str, Callable[[], str]] = {

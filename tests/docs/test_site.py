@@ -9,8 +9,7 @@ import pytest
 from tests.docs.blocks import build_site
 from tools.equations import fence
 from tools.reference import PAGES as REFERENCE
-from tools.reference import config_page
-from tools.reference_commands import commands_page
+from tools.reference import commands_page, config_page
 
 from fedfew.config.tree import SECTIONS
 from fedfew.core.errors import CODES

@@ -17,7 +17,7 @@ from fedfew.config import first_config
 from fedfew.config.files import flat, parse_set
 from fedfew.config.first_config import left_out
 from fedfew.config.schema import load
-from fedfew.interface.commands.check import plan_folder
+from fedfew.interface.commands.own import plan_folder
 
 
 def unwrapped(said: Said) -> str:
@@ -81,7 +81,7 @@ def test_grey_images_get_the_backbone_where_it_predicts_the_labels(tmp_path: Pat
     assert "the images are grey" in said.err
     set_so = fedfew(capsys, "check", tmp_path / "own", "--set", "model.name=cnn", "--json")
     assert set_so.status == 0, set_so.err
-    reasons = plan_folder(tmp_path / "own", {"model.name": "cnn", "method.name": "fedmix"}).reasons
+    reasons = plan_folder(tmp_path / "own", {"model.name": "cnn", "method.name": "fedmix"}).suggestion.reasons
     assert reasons[0] == "model and method: cnn with fedmix: as you set it"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.data.digit_folders import write_digits
-from tools.reference_api import api_page
+from tools.reference import api_page
 
 import fedfew
 from fedfew.core.errors import FedfewError

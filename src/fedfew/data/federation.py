@@ -199,7 +199,7 @@ def _check(dataset: Dataset) -> None:
         if not fault and (reason := _fault(part, len(dataset.classes))):
             fault = f"its {name} cannot be used: {reason}"
     if fault:
-        raise FedfewError("E204", f"dataset {dataset.name}", fault)
+        raise FedfewError("E204", f"dataset {dataset.name}", fault, "Correct the function that makes it")
 
 
 def _fault(part: LabeledSet, classes: int) -> str:

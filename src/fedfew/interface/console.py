@@ -2,9 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -13,22 +13,31 @@ from rich.text import Text
 
 from fedfew.core.errors import ConfigErrors, FedfewError
 
+if TYPE_CHECKING:
+    from fedfew.data.dataset import Problem
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+Answer = tuple[Mapping[str, Any], Callable[[], object]]
+"""The result of a command, for ``--json``, and a function that prints it for people."""
 
 
 def complain(fault: FedfewError) -> None:
     """Print an error in red, or all of them if there are several."""
-    faults = fault.errors if isinstance(fault, ConfigErrors) else [fault]
-    for one in faults:
-        err.print(f"[bold red]{one.code}[/]", end=" ")
-        err.print(str(one).removeprefix(one.code).strip(), markup=False, soft_wrap=True)
+    for one in fault.errors if isinstance(fault, ConfigErrors) else [fault]:
+        warn(one, "red")
 
 
-def warn(fault: FedfewError) -> None:
+def warn(fault: FedfewError, color: str = "yellow") -> None:
     """Print a warning that does not stop the work."""
-    err.print(f"[bold yellow]{fault.code}[/]", end=" ")
+    err.print(f"[bold {color}]{fault.code}[/]", end=" ")
     err.print(str(fault).removeprefix(fault.code).strip(), markup=False, soft_wrap=True)
+
+
+def warn_unreadable(problems: "Iterable[Problem]") -> None:
+    """Warn of samples that cannot be read, or that were read with a remark."""
+    for problem in problems:
+        warn(FedfewError("E209", problem.path, problem.reason, ""))
 
 
 def say(text: str) -> None:
@@ -59,7 +68,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
     out.print(table, "")
 
 
-def print_json(result: dict[str, Any]) -> None:
+def print_json(result: Mapping[str, Any]) -> None:
     """Print the last line of stdout."""
     sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     sys.stdout.flush()

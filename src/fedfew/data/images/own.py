@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from annotated_types import Ge, Le
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
+from fedfew.core.types import Report
 from fedfew.data.dataset import Dataset, SiteSamples, folded, shown
 from fedfew.data.images.decode import SIZE_CAP
 from fedfew.data.images.folders import LAYOUT, Folder, scan
@@ -44,7 +45,7 @@ def folder(
     group: Group = "",
 ) -> Dataset:
     """Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
-    own = with_subjects(scan(path), group).read(size, channels)
+    own = read(path=path, size=size, channels=channels, group=group)
     if errors := check_folder(own, 1, allow_overlap=allow_overlap, sites=False)[0]:
         raise ConfigErrors(errors)
     classes, sites, rows = own.groups["server"], own.groups["clients"], own.rows("clients")  # rows go site by site
@@ -68,8 +69,13 @@ def folder(
 folder.brings_sites = True  # type: ignore[attr-defined]  # such a config needs no partition
 
 
+def read(report: Report | None = None, *, path: str, size: int, channels: int, group: str, **_: Any) -> Folder:
+    """The folder with its images and their groups, by the settings of the dataset."""
+    return with_subjects(scan(path), group).read(size, channels, report)
+
+
 def check_folder(
-    own: Folder, batch: int, *, allow_overlap: bool = False, sites: bool = True
+    own: Folder, batch: int, *, allow_overlap: bool = False, sites: bool = True, **_: Any
 ) -> tuple[list[FedfewError], list[FedfewError]]:
     """Everything that would spoil a run: the errors that stop it, and warnings.
 

@@ -11,7 +11,6 @@ from fedfew.interface.cli.declare import (
     CONFIG,
     CONFIG_NAME,
     ERROR_CODE,
-    JSON,
     NEW_RUN,
     OVERRIDES,
     argument,
@@ -49,9 +48,9 @@ DATA_PATH = argument(
     "Images or texts in server/<class>/, clients/<site>/, test/<class>/; or a table (CSV, parquet, NPZ), or several.",
 )  # fmt: skip
 COLUMNS = (
-    text("--label", "COLUMN", "Tables: the column with the classes.", default=""),
-    text("--site", "COLUMN", "Tables: the column with the site of each row.", default=""),
-    text("--text", "COLUMN", "Tables: the column with texts.", "text_column", default=""),
+    setting("--label", "COLUMN", "Tables: the column with the classes.", "dataset.label"),
+    setting("--site", "COLUMN", "Tables: the column with the site of each row.", "dataset.site"),
+    setting("--text", "COLUMN", "Tables: the column with texts.", "dataset.text"),
 )
 
 DATA = group(
@@ -62,7 +61,6 @@ DATA = group(
         "Fetch a dataset, or a backbone's weights. From a local copy, or from the first source that answers.",
         argument("name", "NAME", "cifar10, mnist, fashion-mnist or resnet50.", str),
         path("--from", "PATH", "A local archive or folder, e.g. cifar-10-binary.tar.gz.", "source"),
-        JSON,
     ),
     command(
         "data:sums",
@@ -71,9 +69,8 @@ DATA = group(
         argument("table", "TABLE", "The site's table or vectors."),
         text("--columns", "NAME,NAME", "Columns to tell of (default: all but label, site, split).", default=""),
         path("--out", "FILE", "Where to write; the server puts it into sums/ next to server.csv.", required=True),
-        JSON,
     ),
-    command("data:ls", "List the datasets, fetched or not.", JSON),
+    command("data:ls", "List the datasets, fetched or not."),
 )
 app = group(
     "fedfew",
@@ -88,33 +85,31 @@ app = group(
         ),
         number("--seeds", 1, 1, "Repeat with this many seeds."),
         path("--out", "DIR", "Folder for runs and report."),
-        JSON,
     ),
     command(
-        "verdict:try_folder",
+        "own:try_folder",
         "Find out what the sites' unlabeled data add. Recognises images, tables, vectors and texts, checks them, "
         "chooses a method, trains with and without the sites' samples, and reports the difference.",
         DATA_PATH, *COLUMNS, GROUP, OVERRIDES,
-        path("--out", "DIR", "Folder for the runs (default: runs/…)."), ALLOW_CODE, JSON,
+        path("--out", "DIR", "Folder for the runs (default: runs/…)."), ALLOW_CODE,
         name="try",
     ),
     command(
-        "check:init",
+        "own:init",
         "Write a commented config for your own data.",
         DATA_PATH, *COLUMNS,
         path("--out", "FILE", "Default: FOLDER/fedfew.toml, or TABLE.toml."),
         flag("--network", "The sites' data are on other machines."),
         flag("--force", "Overwrite an existing file."),
-        JSON,
     ),
     command(
-        "check:check",
+        "own:check",
         "Check your own data or a config. Reports everything that is wrong; the exit status is 2 if a run would "
         "be refused.",
         argument("source", "PATH|CONFIG", "Your data as for `fedfew try`, a TOML file or a preset.", CONFIG_NAME),
         *COLUMNS,
         path("--csv", "FILE", "List of files (default: check.csv in the folder)."),
-        GROUP, OVERRIDES, ALLOW_CODE, JSON,
+        GROUP, OVERRIDES, ALLOW_CODE,
     ),
     command(
         "run:run",
@@ -122,16 +117,15 @@ app = group(
         "follows, to say what the clients add.",
         CONFIG, SCALE, OVERRIDES, KEEP_SETTINGS, NEW_RUN,
         flag("--no-baseline", "Do not train server-only for comparison."),
-        JSON,
     ),
     command(
         "run:resume",
         "Continue an interrupted run. The result is the same, bit for bit, as without the interruption.",
         argument("run", "RUN", "The run folder."),
-        OVERRIDES, ANYWAY, ALLOW_CODE, JSON,
+        OVERRIDES, ANYWAY, ALLOW_CODE,
     ),
     command(
-        "verdict:evaluate",
+        "model:evaluate",
         "Measure how good a model is. Prints the confusion matrix, precision and recall of each class, AUROC and "
         "calibration.",
         FINISHED,
@@ -141,7 +135,7 @@ app = group(
         ),
         text("--group", "PATTERN", GROUPS, default=""),
         flag("--sites", "In a simulation: every client's class mix and accuracy too."),
-        MODEL, ALLOW_CODE, JSON,
+        MODEL, ALLOW_CODE,
     ),
     command(
         "model:predict",
@@ -151,7 +145,7 @@ app = group(
         number("--confident", 0.0, 0, "Mark those below this probability for a person to check.", most=1),
         flag("--calibrate", "Correct over-confidence with the temperature found on held-out labels."),
         flag("--adapt-prior", "Estimate the class mix of these samples and predict with it."),
-        MODEL, CSV, ALLOW_CODE, JSON,
+        MODEL, CSV, ALLOW_CODE,
     ),
     command(
         "model:label_next",
@@ -160,7 +154,7 @@ app = group(
         FINISHED,
         argument("images", "CLIENTFOLDER…", "Folders or files to choose from.", click.Path(), nargs=-1, required=True),
         number("-n", 50, 1, "How many to choose.", "count"),
-        CSV, ALLOW_CODE, JSON,
+        CSV, ALLOW_CODE,
     ),
     command(
         "model:export",
@@ -169,13 +163,12 @@ app = group(
         FINISHED,
         text("--format", "NAME", "safetensors, onnx, torch-export or huggingface (a folder).", default="safetensors"),
         path("--out", "PATH", "Default: RUN/export/model.safetensors, .onnx, .pt2, /huggingface."),
-        MODEL, ALLOW_CODE, JSON,
+        MODEL, ALLOW_CODE,
     ),
     command(
         "runs:ls",
         "List runs with their state and accuracy.",
         argument("folder", "[FOLDER]", "Folder with runs, or an archive.", default=Path("runs")),
-        JSON,
     ),
     command(
         "compare:compare",
@@ -189,7 +182,6 @@ app = group(
             "--out", "FILE", "Write the table (.csv, .parquet, .md, .tex) or draw it (.png, .svg, .pdf).",
             "files", multiple=True,
         ),
-        JSON,
     ),
     command(
         "compare:card",
@@ -197,14 +189,13 @@ app = group(
         "configs, versions and hashes of its runs.",
         RUNS, BY, AGAINST, METRIC,
         path("--out", "FILE.md", "The card to write.", "file", required=True),
-        JSON,
     ),
     command(
         "compare:rerun",
         "Run a row of a card again. Compares accuracies and hashes with those of the card.",
         argument("table", "CARD.md", "A card that `fedfew card` wrote."),
         number("--row", None, 1, "Row of the table.", required=True),
-        OVERRIDES, RUNS_FOLDER, ALLOW_CODE, JSON,
+        OVERRIDES, RUNS_FOLDER, ALLOW_CODE,
     ),
     command(
         "sweep:sweep",
@@ -217,7 +208,7 @@ app = group(
         KEEP_SETTINGS,
         number("--optuna", 0, 0, "Search with N trials for each method; --seeds then repeats each one's best."),
         text("--range", "KEY=LOW:HIGH[:log]", "optuna: an interval to search.", "ranges", multiple=True),
-        SCALE, OVERRIDES, RUNS_FOLDER, JOBS, UNTIL, ANYWAY, JSON,
+        SCALE, OVERRIDES, RUNS_FOLDER, JOBS, UNTIL, ANYWAY,
     ),
     command(
         "sweep:learning_curve",
@@ -226,7 +217,7 @@ app = group(
         argument("source", "FOLDER|PRESET|CONFIG.toml", "Data as for `fedfew try`, or a config.", CONFIG_NAME),
         text("--labels", "N,N,…", "Numbers of labels (default: all, half, a quarter, …).", default=""),
         number("--seeds", 1, 1, "Draw the labels and train this many times."),
-        OVERRIDES, RUNS_FOLDER, JOBS, JSON,
+        OVERRIDES, RUNS_FOLDER, JOBS,
     ),
     command(
         "show:report",
@@ -234,7 +225,6 @@ app = group(
         "versions and hashes.",
         argument("path", "RUN|FOLDER", "A run folder, a folder of runs, or an archive."),
         path("--out", "FILE", "Where to write (default: report/index.html in it)."),
-        JSON,
     ),
     command(
         "show:watch",
@@ -243,7 +233,6 @@ app = group(
         text("--host", "ADDRESS", "Address to listen on; any but loopback requires a token.", default="127.0.0.1"),
         number("--port", None, 0, "Port (default: 8765, or a free one).", most=65535),
         flag("--open", "Open the page in the browser.", "open_"),
-        JSON,
     ),
     command(
         "runs:track",
@@ -252,7 +241,6 @@ app = group(
         RUNS,
         text("--to", "tensorboard|mlflow|wandb", "Where to send the rounds.", required=True),
         text("--out", "DIR", "Folder for the event files; mlflow: or a server's address.", default="tracking"),
-        JSON,
     ),
     command(
         "runs:archive",
@@ -260,7 +248,6 @@ app = group(
         "into a repository; an existing one keeps its other runs. compare, report and ls read it like a folder.",
         argument("source", "FOLDER|ARCHIVE", "A run, a folder of runs, or an archive to unpack."),
         path("--to", "FILE.jsonl.xz|DIR", "The archive, or the folder to unpack into.", required=True),
-        JSON,
     ),
     command(
         "data:partition",
@@ -272,31 +259,27 @@ app = group(
         number("--clients", 100, 1, "K, the number of clients."),
         number("--skew", 0.0, 0, "σ of log-normal client sizes; 0: equal sizes."),
         path("--out", "DIR", "Folder for the figure.", default=Path("figures")),
-        OVERRIDES, JSON,
+        OVERRIDES,
     ),
     command(
         "catalog:methods",
         "List methods, models, datasets and more, or explain one.",
         argument("name", "[NAME]", "A method, model, preset, …, or package.module:Name.", str, default=""),
-        JSON,
     ),
     command(
         "catalog:presets",
         "List the presets, or show one with all its defaults.",
         argument("name", "[PRESET|CONFIG.toml]", "Show this one in full, as TOML.", CONFIG_NAME, default=""),
-        JSON,
     ),
     command(
         "catalog:explain",
         "Explain an error code.",
         argument("code", "[CODE]", "A code such as E104; without it, all are listed.", ERROR_CODE, default=""),
-        JSON,
     ),
     command(
         "doctor:doctor",
         "Show facts about this machine and installation. Shows versions, torch build, threads, extras, cache folder "
         "and disk; the exit status is 2 if something is wrong.",
-        JSON,
     ),
     DATA,
     DEPLOY,

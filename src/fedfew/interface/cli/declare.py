@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from fedfew.config.files import parse_set, presets
 from fedfew.core.errors import CODES
+from fedfew.interface.console import print_json
 
 PATH = click.Path(path_type=Path)
 SETTING = "set__"
@@ -82,14 +84,19 @@ CONFIG = argument("config", "PRESET|CONFIG.toml", "A preset or a TOML file.", CO
 def execute(target: str, **options: Any) -> None:
     """Call ``module:function`` of fedfew.interface.commands: with torch and all that only this command needs."""
     module, _, function = target.partition(":")
-    for name in [name for name in options if name.startswith(SETTING)]:
-        if value := options.pop(name):
-            options["overrides"][name.removeprefix(SETTING).replace("__", ".")] = value
+    settings = {name: options.pop(name) for name in list(options) if name.startswith(SETTING)}
+    if settings:
+        keys = {name.removeprefix(SETTING).replace("__", "."): value for name, value in settings.items() if value}
+        options["overrides"] = options.get("overrides", {}) | keys
     if module == "deploy":
         from fedfew.core.extras import require  # noqa: PLC0415 - other commands need no network
 
         require("flower", "fedfew deploy")
-    getattr(import_module(f"fedfew.interface.commands.{module}"), function)(**options)
+    work = getattr(import_module(f"fedfew.interface.commands.{module}"), function)
+    json = options["json"] if "json" in signature(work).parameters else options.pop("json", False)
+    if answer := work(**options):
+        result, show = answer
+        print_json(result) if json else show()
 
 
 class Command(click.Command):
@@ -139,9 +146,13 @@ class Group(click.Group):
 
 
 def command(target: str, help: str, *params: click.Parameter, name: str = "") -> Command:
-    """A command by the ``module:function`` that does its work; the help text begins with a short sentence."""
-    name = name or target.partition(":")[2].replace("_", "-")
-    return Command(name, params=list(params), help=help, callback=partial(execute, target))
+    """A command by the ``module:function`` that does its work; the help text begins with a short sentence.
+
+    It has --json, but for those of deploy, some of which give no result.
+    """
+    module, _, function = target.partition(":")
+    all_params = [*params, *(() if module == "deploy" else (JSON,))]
+    return Command(name or function.replace("_", "-"), params=all_params, help=help, callback=partial(execute, target))
 
 
 def group(name: str, help: str, *commands: click.Command, **settings: Any) -> Group:

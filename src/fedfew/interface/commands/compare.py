@@ -13,7 +13,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
 from fedfew.interface.charts.printed import comparison as comparison_figure
 from fedfew.interface.charts.printed import save
-from fedfew.interface.console import note, print_json, print_table, say
+from fedfew.interface.console import Answer, note, print_table, say
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.collection import open_runs
 from fedfew.runs.folder import free_folder
@@ -29,8 +29,8 @@ FIGURES = (".png", ".svg", ".pdf")
 
 
 def compare(
-    runs: tuple[Path, ...], by: str, against: str, partial: bool, measure: str, files: tuple[Path, ...], json: bool
-) -> None:
+    runs: tuple[Path, ...], by: str, against: str, partial: bool, measure: str, files: tuple[Path, ...]
+) -> Answer:
     """Mean ± 95 % interval over seeds, and the paired difference to server-only training or another method."""
     for file in files:
         if file.suffix not in (*FORMATS, *FIGURES):
@@ -43,10 +43,7 @@ def compare(
             save(comparison_figure(table), file.with_suffix(""), (file.suffix[1:],))
         else:
             write_atomically(file, FORMATS[file.suffix](table))
-    if json:
-        print_json(as_json(table))
-    else:
-        _show(table)
+    return as_json(table), lambda: _show(table)
 
 
 def _compared(runs: list[Run], by: str, against: str, measure: str, partial: bool = False) -> Comparison:
@@ -57,7 +54,7 @@ def _compared(runs: list[Run], by: str, against: str, measure: str, partial: boo
     return put_together(runs, keys, against=against, partial=partial, which=measure)
 
 
-def _show(comparison: Comparison) -> None:
+def _show(comparison: Comparison, *lines: str) -> None:
     rows = []
     for row in comparison.rows:
         method, *numbers = cells(row, comparison.against)
@@ -67,24 +64,20 @@ def _show(comparison: Comparison) -> None:
         note(f"note: {text}")
     for path, why in comparison.left_out.items():
         note(f"left out: {path}: {why}")
+    for line in lines:
+        say(line)
 
 
-def card(runs: tuple[Path, ...], by: str, against: str, measure: str, file: Path, json: bool) -> None:
+def card(runs: tuple[Path, ...], by: str, against: str, measure: str, file: Path) -> Answer:
     """Write a table as a Markdown card with configs and hashes, so that others can run its rows again."""
     opened = open_runs(runs)
     table = _compared(opened, by, against, measure)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, write_card(table, opened).encode())
-    if json:
-        print_json(as_json(table) | {"card": str(file)})
-    else:
-        _show(table)
-        say(f"card: {file}")
+    return as_json(table) | {"card": str(file)}, lambda: _show(table, f"card: {file}")
 
 
-def rerun(
-    table: Path, row: int, overrides: dict[str, Any], out: Path | None, allow_code: Collection[str], json: bool
-) -> None:
+def rerun(table: Path, row: int, overrides: dict[str, Any], out: Path | None, allow_code: Collection[str]) -> Answer:
     """Run a row of a card again, and compare the results with those of the card."""
     folder = out or free_folder(Path("runs") / f"rerun-{table.stem}-{row}")
     allowed = (*allow_code, *own_code(apply_overrides({}, overrides)).values())
@@ -102,7 +95,4 @@ def rerun(
         told += f" (made with {', '.join(f'{key} {value}' for key, value in other.items())})" if other else ""
         result = {"run": str(run.path), "accuracy": run.accuracy(), "card": known.accuracy, "same": same}
         results.append(result | {"made_with": dict(other), "sentence": told})
-    if json:
-        print_json({"row": row, "runs": results})
-    for result in [] if json else results:
-        say(result["sentence"])
+    return {"row": row, "runs": results}, lambda: say("\n".join(result["sentence"] for result in results))

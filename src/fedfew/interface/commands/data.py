@@ -18,36 +18,32 @@ from fedfew.data.shares import heterogeneity
 from fedfew.data.sources import fetch as bring
 from fedfew.data.sources import inventory
 from fedfew.interface.charts.printed import bubbles, save
-from fedfew.interface.console import note, print_json, print_table, say
+from fedfew.interface.console import Answer, note, print_table, say
 from fedfew.models.backbones.resnet50 import NAME as WEIGHTS
 from fedfew.models.backbones.resnet50 import fetch as fetch_weights
 
 
-def fetch(name: str, source: Path | None, json: bool) -> None:
+def fetch(name: str, source: Path | None) -> Answer:
     """Fetch a dataset, or the weights of ResNet-50, from a local copy or from the first of its sources that answers."""
     path = fetch_weights(source, note) if name == WEIGHTS else bring(name, source, note)
-    if json:
-        print_json({"name": name, "path": str(path)})
-    else:
-        say(f"{name} is ready in {path}")
+    return {"name": name, "path": str(path)}, lambda: say(f"{name} is ready in {path}")
 
 
-def sums(table: Path, columns: str, out: Path, json: bool) -> None:
+def sums(table: Path, columns: str, out: Path) -> Answer:
     """Write the counts, sums and sums of squares of a site's columns, for dataset.statistics = "sites"."""
     rows = read_rows(table)
     told = Encoder.told_by(rows, names_of(rows, columns, ("label", "site", "split")))
     write_atomically(out, dumps(told).encode())
-    if json:
-        print_json({"path": str(out), "columns": list(told["columns"]), "rows": len(rows)})
-    else:
-        say(f"{out}: {len(rows):,} rows, columns {', '.join(told['columns'])}. Read it before you send it.")
+    read = f"{out}: {len(rows):,} rows, columns {', '.join(told['columns'])}. Read it before you send it."
+    return {"path": str(out), "columns": list(told["columns"]), "rows": len(rows)}, lambda: say(read)
 
 
-def ls(json: bool) -> None:
+def ls() -> Answer:
     entries = inventory()
-    if json:
-        print_json({"datasets": [entry | {"path": str(entry["path"])} for entry in entries]})
-        return
+    return {"datasets": [entry | {"path": str(entry["path"])} for entry in entries]}, lambda: _list(entries)
+
+
+def _list(entries: list[dict[str, Any]]) -> None:
     rows = [
         [
             entry["name"],
@@ -64,8 +60,8 @@ def ls(json: bool) -> None:
 
 
 def partition(
-    dataset: str, mu: str, kind: str, clients: int, skew: float, out: Path, overrides: dict[str, Any], json: bool
-) -> None:
+    dataset: str, mu: str, kind: str, clients: int, skew: float, out: Path, overrides: dict[str, Any]
+) -> Answer:
     """Print R (mean total variation between clients) and sizes, and draw Figure 3 as bubbles (PNG, SVG)."""
     known = settings_of(PARTITIONS[kind]) if kind in PARTITIONS else {}
     try:
@@ -95,11 +91,9 @@ def partition(
         }
         histograms[name if level is None else f"μ = {name}"], classes = histogram, list(federation.classes)
     paths = save(bubbles(histograms, classes), out / f"partition-{dataset}-{kind}")
-    if json:
-        several = {key: {name: entry[key] for name, entry in partitions.items()} for key in ("sizes", "R", "hash")}
-        print_json(next(iter(partitions.values())) if len(partitions) == 1 else {"clients": clients} | several)
-        return
-    _show(partitions, dataset, kind, paths)
+    several = {key: {name: entry[key] for name, entry in partitions.items()} for key in ("sizes", "R", "hash")}
+    result = next(iter(partitions.values())) if len(partitions) == 1 else {"clients": clients} | several
+    return result, lambda: _show(partitions, dataset, kind, paths)
 
 
 def _show(partitions: dict[str, dict[str, Any]], dataset: str, kind: str, paths: list[Path]) -> None:

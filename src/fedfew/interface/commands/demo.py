@@ -8,7 +8,7 @@ from typing import Any
 
 from fedfew.core.extras import how_to_install, installed
 from fedfew.core.text import percent
-from fedfew.interface.console import note, print_json, print_table, say
+from fedfew.interface.console import Answer, note, print_table, say
 from fedfew.interface.progress import counting, follow
 from fedfew.interface.report import write_report
 from fedfew.runs.folder import new_folder
@@ -67,7 +67,7 @@ COMPARISONS: dict[str, tuple[str, dict[str, Arm]]] = {
 """A preset and the methods compared on it: the server trains alike in all, so each has its pair."""
 
 
-def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
+def demo(data: str | None, seeds: int, out: Path | None) -> Answer:
     start, folder = perf_counter(), new_folder(out, "demo")
     data = data or ("photos" if installed("pretrained") else "digits")
     preset, arms = COMPARISONS[data]
@@ -86,11 +86,12 @@ def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
         for name, members in runs.items()
     }
     page, seconds = write_report(folder), perf_counter() - start
-    if json:
-        print_json({"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(page)})
-        return
-    _show(data, results, runs["server-only"][0], seeds)
-    note(f"{seconds:.0f} s; report: {page}")
+
+    def show() -> None:
+        _show(data, results, runs["server-only"][0], seeds)
+        note(f"{seconds:.0f} s; report: {page}")
+
+    return {"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(page)}, show
 
 
 def _result(runs: list[Run]) -> dict[str, Any]:

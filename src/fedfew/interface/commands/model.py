@@ -1,4 +1,4 @@
-"""fedfew predict, label-next and export: use a trained model."""
+"""fedfew evaluate, predict, label-next and export: how good a trained model is, and its use."""
 
 import csv as tables
 import sys
@@ -6,12 +6,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent, size
+from fedfew.data import noun_of
+from fedfew.data.dataset import Problem
+from fedfew.inference.evaluate import evaluate_files, evaluate_run
 from fedfew.inference.export import export_model
 from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
-from fedfew.interface.console import note, print_json, print_table, say, warn
+from fedfew.interface.console import Answer, note, print_table, say, warn_unreadable
 from fedfew.interface.progress import counting
 from fedfew.runs.folder import siblings
 from fedfew.runs.run import Run
@@ -19,6 +21,8 @@ from fedfew.studies.bounds import Pairing
 
 SHOWN = 40
 """Rows of the printed table; --csv and --json print all."""
+SITE_CLASSES, LEAST = 5, 0.01
+"""Classes shown of a site's mix: at most this many, each with at least this share."""
 
 
 def predict(
@@ -30,26 +34,15 @@ def predict(
     model: str,
     csv: bool,
     allow_code: Collection[str],
-    json: bool,
-) -> None:
+) -> Answer:
     """Predict classes of images, rows or texts with the model of a run."""
     trained = Run.open(run, allow_code=allow_code).using(model)
     with counting("reading images") as report:
         predictions = predict_files(trained, images, calibrate=calibrate, adapt_prior=adapt_prior, report=report)
-    for problem in predictions.problems:
-        warn(FedfewError("E209", problem.path, problem.reason, ""))
+    warn_unreadable(predictions.problems)
     rows = predictions.rows(confident)
-    if json:
-        print_json(_result(run, predictions, rows))
-    elif csv:
-        _print_csv(predictions, rows)
-    else:
-        _show(predictions, rows, confident)
-
-
-def _result(run: Path, predictions: Predictions, rows: list[dict[str, Any]]) -> dict[str, Any]:
     prior = None if predictions.prior is None else [round(share, 6) for share in predictions.prior.tolist()]
-    return {
+    result = {
         "run": str(run),
         "classes": list(predictions.classes),
         "predictions": rows,
@@ -58,6 +51,7 @@ def _result(run: Path, predictions: Predictions, rows: list[dict[str, Any]]) -> 
         "prior": None if prior is None else dict(zip(predictions.classes, prior, strict=True)),
         "temperature": predictions.temperature,
     }
+    return result, lambda: _print_csv(predictions, rows) if csv else _show(predictions, rows, confident)
 
 
 def _print_csv(predictions: Predictions, rows: list[dict[str, Any]]) -> None:
@@ -85,39 +79,34 @@ def _show(predictions: Predictions, rows: list[dict[str, Any]], confident: float
         say(f"estimated mix of classes: {mix}")
 
 
-def label_next(
-    run: Path, images: tuple[str, ...], count: int, csv: bool, allow_code: Collection[str], json: bool
-) -> None:
+def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, allow_code: Collection[str]) -> Answer:
     """Choose the images, rows or texts to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run, allow_code=allow_code)
     with counting("reading images") as report:
         rows, found = choose(trained, images, count, report)
-    for problem in found.problems:
-        warn(FedfewError("E209", problem.path, problem.reason, ""))
-    if json:
-        unreadable = [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped]
-        print_json({"run": str(run), "considered": len(found.names), "chosen": rows, "unreadable": unreadable})
-        return
-    if csv:
-        writer = tables.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        return
-    title = f"{len(rows)} of {len(found.names):,} {found.kind}s"
-    print_table(("", found.kind, "reason"), [[str(r["rank"]), r[found.kind], r["reason"]] for r in rows], title, 3)
+    warn_unreadable(found.problems)
+
+    def show() -> None:
+        if csv:
+            writer = tables.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+            return
+        title = f"{len(rows)} of {len(found.names):,} {found.kind}s"
+        print_table(("", found.kind, "reason"), [[str(r["rank"]), r[found.kind], r["reason"]] for r in rows], title, 3)
+
+    unreadable = [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped]
+    return {"run": str(run), "considered": len(found.names), "chosen": rows, "unreadable": unreadable}, show
 
 
-def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str], json: bool) -> None:
+def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str]) -> Answer:
     trained = Run.open(run, allow_code=allow_code).using(model)
     done = export_model(trained, format, out, _server_only(trained))
     length = sum(file.stat().st_size for file in ([done.path] if done.path.is_file() else done.path.iterdir()))
-    if json:
-        agreement = {"logit_difference": done.agreement.difference, "classes_agree": done.agreement.classes}
-        print_json({"path": str(done.path), "format": done.format, "bytes": length, "card": str(done.card)} | agreement)
-        return
     note(f"compared with the model in torch: {done.agreement}")
-    say(f"{done.path} ({size(length)})")
-    say(f"model card: {done.card}")
+    agreement = {"logit_difference": done.agreement.difference, "classes_agree": done.agreement.classes}
+    about = {"path": str(done.path), "format": done.format, "bytes": length, "card": str(done.card)}
+    return about | agreement, lambda: say(f"{done.path} ({size(length)})\nmodel card: {done.card}")
 
 
 def _server_only(run: Run) -> float | None:
@@ -125,3 +114,64 @@ def _server_only(run: Run) -> float | None:
     others = (Run.open(path) for path in siblings(run.path))
     bound = Pairing(other for other in others if other.finished).of(run)
     return bound.accuracy() if run.method != bound.name and not bound.mismatch else None
+
+
+def evaluate(
+    run: Path, folder: Path | None, group: str, sites: bool, model: str, allow_code: Collection[str]
+) -> Answer:
+    """Evaluate a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
+    trained = Run.open(run, allow_code=allow_code).using(model)
+    problems: list[Problem] = []
+    if folder is None:
+        evaluation = evaluate_run(trained, sites=sites)
+    else:
+        with counting("reading images") as report:
+            evaluation, problems = evaluate_files(trained, folder, report, group)
+    warn_unreadable(problems)
+    about = {"run": str(run), "folder": None if folder is None else str(folder), "model": model}
+    return about | evaluation, lambda: _show_evaluation(evaluation, noun_of(trained.dataset))
+
+
+def _show_evaluation(evaluation: dict[str, Any], noun: str) -> None:
+    low, high = (percent(value) for value in evaluation["interval"])
+    groups = f" of {evaluation['groups']:,} groups" if "groups" in evaluation else ""
+    parts = (
+        f"accuracy {percent(evaluation['accuracy'])} [{low}, {high}] on {evaluation['images']:,} {noun}{groups}",
+        f"balanced {percent(evaluation['balanced_accuracy'])}",
+        f"AUROC {_three(evaluation['auroc'])}",
+        f"calibration error {percent(evaluation['ece'])}",
+    )
+    say(", ".join(parts))
+    rows = [
+        [row["class"], f"{row['images']:,}", percent(row["precision"]), percent(row["recall"])]
+        for row in evaluation["classes"]
+    ]
+    print_table(("class", noun, "precision", "recall"), rows, "by class")
+    names = [f"{i} {row['class']}" for i, row in enumerate(evaluation["classes"])]
+    matrix = [
+        [name, *(f"{count:,}" if count else "·" for count in counts)]
+        for name, counts in zip(names, evaluation["confusion"], strict=True)
+    ]
+    columns = ("true class", *map(str, range(len(names))))
+    print_table(columns, matrix, "confusion matrix, predicted class from left to right")
+    if evaluation.get("sites"):
+        _show_sites(evaluation["sites"], [row["class"] for row in evaluation["classes"]], noun)
+    if (worst := evaluation.get("worst_clients")) is not None:
+        sd, gini = 100 * evaluation["sd_clients"], evaluation["gini_clients"]
+        say(f"clients: worst tenth {percent(worst)}, standard deviation {sd:.1f} points, Gini {gini:.3f}")
+
+
+def _show_sites(sites: list[dict[str, Any]], classes: list[str], noun: str) -> None:
+    rows = []
+    for site in sites:
+        ranked = sorted(zip(site.get("mix", []), classes, strict=False), reverse=True)
+        mix = ", ".join(f"{name} {percent(share, 0)}" for share, name in ranked[:SITE_CLASSES] if share >= LEAST) or "–"
+        rows.append([site["site"], mix, f"{site['images']:,}", percent(site.get("accuracy"))])
+    names = ["site", "estimated class mix", noun, "accuracy"]
+    if all(site.get("accuracy") is None for site in sites):  # real sites know no true classes
+        names, rows = names[:-1], [row[:-1] for row in rows]
+    print_table(names, rows, words=2)
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -5,12 +5,12 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent
-from fedfew.interface.console import print_json, print_table, say
+from fedfew.interface.console import Answer, print_table, say
 from fedfew.interface.sinks import SINKS
 from fedfew.runs.collection import SUFFIX, is_archive, open_runs, runs_below, unpack, write_archive
 
 
-def ls(folder: Path, json: bool) -> None:
+def ls(folder: Path) -> Answer:
     rows: list[dict[str, Any]] = []
     for run in runs_below(folder):
         try:
@@ -27,12 +27,10 @@ def ls(folder: Path, json: bool) -> None:
         except FedfewError as fault:  # a damaged run does not hide the others
             row = {"state": f"unreadable ({fault.code})"}
         rows.append({"run": str(run.path)} | row)
-    if json:
-        print_json({"runs": rows})
-        return
-    if not rows:
-        say(f"no runs below {folder}")
-        return
+    return {"runs": rows}, lambda: _list(rows) if rows else say(f"no runs below {folder}")
+
+
+def _list(rows: list[dict[str, Any]]) -> None:
     shown = []
     for row in rows:
         rounds = f"{row['rounds']}/{row['of']}" if "of" in row else ""
@@ -41,20 +39,16 @@ def ls(folder: Path, json: bool) -> None:
     print_table(("run", "method", "dataset", "state", "seed", "rounds", "accuracy"), shown, words=4)
 
 
-def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
+def track(runs: tuple[Path, ...], to: str, out: str) -> Answer:
     if to not in SINKS:
         raise FedfewError("E105", "--to", f"{to!r} is unknown", f"Known: {', '.join(SINKS)}")
     send, show = SINKS[to]
     written = {str(run.path): send(run, out) for run in open_runs(runs)}
-    if json:
-        print_json({"to": to, "out": out, "rounds": written})
-        return
-    for name, rounds in written.items():
-        say(f"{name}: {rounds} new rounds")
-    say(f"next: {show.format(out)}")
+    lines = [f"{name}: {rounds} new rounds" for name, rounds in written.items()]
+    return {"to": to, "out": out, "rounds": written}, lambda: say("\n".join([*lines, f"next: {show.format(out)}"]))
 
 
-def archive(source: Path, to: Path, json: bool) -> None:
+def archive(source: Path, to: Path) -> Answer:
     """Put the records of finished runs into one file, without models and checkpoints; or unpack it again.
 
     An archive that exists keeps its other runs. compare, report, ls and fedfew.compare read it as they read folders.
@@ -70,9 +64,6 @@ def archive(source: Path, to: Path, json: bool) -> None:
         if finished:
             write_archive(to, finished)
         done, left = len(finished), [str(run.path) for run in runs if not run.finished]
-    if json:
-        print_json({"to": str(to), "copied": done, "not_finished": left})
-        return
-    say(f"{to}: the records of {done} run{'' if done == 1 else 's'}")
-    for name in left:
-        say(f"left out, not finished: {name}")
+    lines = [f"{to}: the records of {done} run{'' if done == 1 else 's'}"]
+    lines += [f"left out, not finished: {name}" for name in left]
+    return {"to": str(to), "copied": done, "not_finished": left}, lambda: say("\n".join(lines))

@@ -4,18 +4,14 @@ import webbrowser
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
-from fedfew.interface.console import err, print_json
-from fedfew.interface.console import out as console
+from fedfew.interface.console import Answer, err, print_json, say
 from fedfew.interface.page.app import serve
 from fedfew.interface.report import write_report
 
 
-def report(path: Path, out: Path | None, json: bool) -> None:
+def report(path: Path, out: Path | None) -> Answer:
     written = write_report(path, out)
-    if json:
-        print_json({"report": str(written), "bytes": written.stat().st_size})
-    else:
-        console.print(f"report: {written}", soft_wrap=True)
+    return {"report": str(written), "bytes": written.stat().st_size}, lambda: say(f"report: {written}")
 
 
 def watch(runs: Path, host: str, port: int | None, open_: bool, json: bool) -> None:

@@ -15,10 +15,9 @@ from fedfew.interface.batch import BatchResult, follow_all, run_all
 from fedfew.interface.charts import Lines, Series, to_csv
 from fedfew.interface.charts.printed import draw
 from fedfew.interface.charts.printed import save as save_chart
-from fedfew.interface.commands.check import is_data, plan_folder
+from fedfew.interface.commands.own import is_data, plan_folder
 from fedfew.interface.commands.run import scaled_overrides
-from fedfew.interface.commands.verdict import folds_of
-from fedfew.interface.console import note, out, print_json, print_table, say, warn
+from fedfew.interface.console import Answer, note, out, print_table, say, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
@@ -48,8 +47,7 @@ def sweep(
     jobs: int,
     until: int,
     anyway: bool,
-    json: bool,
-) -> None:
+) -> Answer:
     """Run every combination of the grid's values; finished runs are kept, interrupted ones continued."""
     base = scaled_overrides(config, scale, overrides)
     folder = out or Path("runs") / f"sweep-{Path(config).stem}"
@@ -77,10 +75,10 @@ def sweep(
         base, axes = repeated(config, base, axes_of(grid), seeds, fix)
         cells = cells_of(config, base, axes, keep_settings=keep_settings)
         tally = run_all(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
-    _show(tally, folder, json)
+    return _told(tally, folder)
 
 
-def _show(tally: BatchResult, folder: Path, json: bool) -> None:
+def _told(tally: BatchResult, folder: Path) -> Answer:
     rows: list[dict[str, Any]] = []
     for event in {event.cell.identity: event for event in tally.ends}.values():
         run = Run.open(event.path) if (event.path / CONFIG).is_file() else None
@@ -96,9 +94,11 @@ def _show(tally: BatchResult, folder: Path, json: bool) -> None:
             }
         )
     rows.sort(key=lambda row: -(row["best_validation"] or 0.0))
-    if json:
-        print_json({"folder": str(folder), "runs": tally.as_json(), "cells": rows, "best": rows[0] if rows else None})
-        return
+    result = {"folder": str(folder), "runs": tally.as_json(), "cells": rows, "best": rows[0] if rows else None}
+    return result, lambda: _show(rows, folder)
+
+
+def _show(rows: list[dict[str, Any]], folder: Path) -> None:
     texts = []
     for row in rows:
         state = str(row["rounds"]) if row["finished"] else f"{row['rounds']}, not finished"
@@ -111,13 +111,13 @@ def _show(tally: BatchResult, folder: Path, json: bool) -> None:
 
 
 def learning_curve(
-    source: str, labels: str, seeds: int, overrides: dict[str, Any], out: Path | None, jobs: int, json: bool
-) -> None:
+    source: str, labels: str, seeds: int, overrides: dict[str, Any], out: Path | None, jobs: int
+) -> Answer:
     """Draw accuracy against the number of labels, with the sites' images and without; finished runs are kept."""
     folder, folds, most, fewest = Path(source), 0, 0, 2
     if is_data(folder):
         plan = plan_folder(folder, overrides)
-        config, folds, most, fewest = plan.config, folds_of(plan, folder), plan.labels, plan.classes
+        config, folds, most, fewest = plan.config, plan.folds, plan.suggestion.labels, plan.suggestion.classes
     else:
         config = load(source, overrides)
     counts = _counts(labels) or halves(most or config.labels, fewest)
@@ -134,12 +134,9 @@ def learning_curve(
     chart = _chart(curve)
     write_atomically(target / "learning-curve.csv", to_csv(chart).encode())
     files = save_chart(draw(chart), target / "learning-curve")
-    if json:
-        about = {"folder": str(target), "folds": folds, "figures": [str(path) for path in files]}
-        steps = [{"labels": labels} | gain.as_json() for labels, gain in curve.items()]
-        print_json(about | {"sentence": sentence(curve), "steps": steps})
-    else:
-        _show_curve(curve, target, folds)
+    about = {"folder": str(target), "folds": folds, "figures": [str(path) for path in files]}
+    steps = [{"labels": labels} | gain.as_json() for labels, gain in curve.items()]
+    return about | {"sentence": sentence(curve), "steps": steps}, lambda: _show_curve(curve, target, folds)
 
 
 def _counts(text: str) -> list[int]:

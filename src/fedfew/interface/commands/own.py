@@ -1,7 +1,8 @@
-"""fedfew init and check: check your data or a config before a run, and report everything that would spoil it."""
+"""fedfew init, check and try: a config for your own data, everything that would spoil a run, what the sites add."""
 
 import csv as tables
 import io
+import shlex
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -15,32 +16,35 @@ from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
-from fedfew.data import noun_of
+from fedfew.data import NOUNS, noun_of
 from fedfew.data.dataset import shown
-from fedfew.data.images.folders import Folder, scan
+from fedfew.data.images.folders import Folder, read_once, scan
 from fedfew.data.images.looks import Difference, odd_looking
-from fedfew.data.images.own import check_folder
-from fedfew.data.images.subjects import with_subjects
+from fedfew.data.images.own import check_folder, read
 from fedfew.data.rows.files import is_rows
-from fedfew.interface.console import complain, note, print_json, print_table, say, warn
-from fedfew.interface.progress import counting
+from fedfew.interface.console import Answer, complain, note, print_json, print_table, say, warn, warn_unreadable
+from fedfew.interface.console import out as console
+from fedfew.interface.progress import counting, follow
+from fedfew.runs.folder import new_folder
 from fedfew.runs.model_file import first_weights
+from fedfew.runs.run import Run
+from fedfew.runs.session import start
+from fedfew.studies.bounds import BASELINE
+from fedfew.studies.verdict import FEWEST, Verdict, baseline_of, weigh
 
 NAME, LIST = "fedfew.toml", "check.csv"
 TABLES = ("parquet", "huggingface")
 """Datasets in which single rows may be unreadable."""
 COLUMNS = ("label", "site", "text")
-LOOK, LOOKS = "look different from your labels", "looks different from your labels"
+FOLDS = "folds"
 Faults = tuple[list[FedfewError], list[FedfewError]]
 """Errors and warnings."""
 
 
-def init(
-    folder: Path, label: str, site: str, text_column: str, out: Path | None, network: bool, force: bool, json: bool
-) -> None:
+def init(folder: Path, overrides: dict[str, Any], out: Path | None, network: bool, force: bool) -> Answer:
     """Inspect images, a table, vectors or texts, and write a commented config for them."""
     target = out or own_config(folder)
-    text = suggested(folder, columns(label, site, text_column), network).toml(target)
+    text = suggested(folder, overrides, network).toml(target)
     if target.exists() and not force:
         remedy = "Add --force to overwrite it, or give another place with --out"
         raise FedfewError("E301", str(target), "already exists", remedy)
@@ -48,26 +52,13 @@ def init(
         raise FedfewError("E305", str(target), f"the folder {target.parent} does not exist", "Create it first")
     write_atomically(target, text.encode())
     load(target, {"clients": 1} if network else None)  # the file must be a valid config
-    if json:
-        print_json({"config": str(target)})
-        return
-    note(f"wrote {target}; read it, then run:")
-    for line in next_steps(target, network):
-        note(f"  {line}")
+    lines = (f"wrote {target}; read it, then run:", *(f"  {line}" for line in next_steps(target, network)))
+    return {"config": str(target)}, lambda: note("\n".join(lines))
 
 
-def check(
-    source: str,
-    label: str,
-    site: str,
-    text_column: str,
-    csv: Path | None,
-    overrides: dict[str, Any],
-    allow_code: Collection[str],
-    json: bool,
-) -> None:
+def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: Collection[str], json: bool) -> None:
     """Check your data or a config and report everything that is wrong; exit status 2 if a run would be refused."""
-    folder, overrides = Path(source), columns(label, site, text_column) | overrides
+    folder = Path(source)
     if not is_data(folder):
         config = load(source, overrides)
     elif own_config(folder).is_file():
@@ -85,30 +76,31 @@ class FolderPlan:
     """How to train on a folder of images, or on tables, vectors or texts."""
 
     config: Config
-    labels: int
-    classes: int
-    folds: int
-    """Folds of cross-validation; 0 if there are test images."""
-    reasons: list[str]
-    """Why these settings."""
-    text: str = ""
-    """The config as a file, if the folder has none."""
+    suggestion: Suggestion
+    own: Path | None = None
+    """The data's own config, if there is one."""
+
+    @property
+    def folds(self) -> int:
+        """Folds of cross-validation; 0 if there are test images."""
+        folds = 0 if self.config.dataset.source.settings.get("fold") else self.suggestion.folds
+        if folds == 1:
+            fault = "there is no test set, and a class has a single label, so that nothing can be held out"
+            remedy = "Label at least 2 samples of each class, or add a test set"
+            raise FedfewError("E206", shown(self.suggestion.root), fault, remedy)
+        return folds
 
 
 def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> FolderPlan:
     """With the data's own config, or else the one that `fedfew init` would write."""
     file = own_config(folder)
-    own = load(file, overrides, allow_code) if file.is_file() else None
-    named = own.dataset.source.settings if own else {}
-    chosen = {f"dataset.{key}": named[key] for key in COLUMNS if key in named} | (
-        {"model.name": own.model.name, "dataset.name": own.dataset.name} if own else overrides
-    )
-    suggestion = suggested(folder, chosen)
-    text = "" if own else suggestion.toml(Path(NAME), here=False)
-    config = own or load(suggestion.table, overrides)
-    reasons = [f"settings: {file} (already there)"] if own else suggestion.reasons
-    folds = 0 if config.dataset.source.settings.get("fold") else suggestion.folds
-    return FolderPlan(config, suggestion.labels, suggestion.classes, folds, reasons, text)
+    if not file.is_file():
+        suggestion = suggested(folder, overrides)
+        return FolderPlan(load(suggestion.table, overrides), suggestion)
+    config = load(file, overrides, allow_code)
+    columns = {f"dataset.{key}": name for key, name in config.dataset.source.settings.items() if key in COLUMNS}
+    chosen = columns | {"model.name": config.model.name, "dataset.name": config.dataset.name}
+    return FolderPlan(config, suggested(folder, chosen), file)
 
 
 def is_data(path: Path) -> bool:
@@ -121,16 +113,84 @@ def own_config(path: Path) -> Path:
     return path.with_suffix(".toml") if is_rows(path) and not path.is_dir() else path / NAME
 
 
-def columns(label: str, site: str, text: str) -> dict[str, str]:
-    """The settings of the options that name columns."""
-    return {f"dataset.{key}": name for key, name in zip(COLUMNS, (label, site, text), strict=True) if name}
-
-
 def suggested(path: Path, chosen: Mapping[str, Any], network: bool = False) -> Suggestion:
     """The settings that suit a folder of images, or tables, vectors or texts."""
     if holds_rows(path):
         return suggest_rows(path, network, chosen)
     return suggest(scan(path), network, chosen)
+
+
+@read_once()
+def try_folder(folder: Path, overrides: dict[str, Any], out: Path | None, allow_code: Collection[str]) -> Answer:
+    """Check the data, choose a method, train with and without the sites' samples, and report what they add."""
+    plan = plan_folder(folder, overrides, allow_code)
+    config, odd = plan.config, list[Difference]()
+    if config.dataset.name not in ("folder", *NOUNS):
+        fault = f"{plan.own} is about the dataset {config.dataset.name}, not about these files"
+        raise FedfewError("E113", "dataset.name", fault, "Remove it, or use `fedfew run` with it")
+    if config.dataset.name == "folder":
+        _, faults, odd = examined(config)
+        print_faults(*faults)
+    else:
+        config.dataset.source()  # a fault in a row is told before anything is written
+    for reason in [f"settings: {plan.own} (already there)"] if plan.own else plan.suggestion.reasons:
+        note(f"· {reason}")
+    target, folds = new_folder(out, f"try-{folder.resolve().stem}"), plan.folds
+    if folds:
+        lacking = f"There are no test {noun_of(config.dataset.name)}"
+        note(f"{lacking}: the verdict comes from cross-validation on the labels, {folds} folds.")
+    if not plan.own:
+        target.mkdir(parents=True, exist_ok=True)
+        write_atomically(target / NAME, plan.suggestion.toml(Path(NAME), here=False).encode())
+    own, verdict = _train(config, target, folds, plan.suggestion.labels)
+    if verdict is None:
+        raise FedfewError("E310", str(target), "has no pair of runs on the same test images")
+    better = own
+    if verdict.gain.difference.mean < 0:  # with folds, server-only training has not seen all labels yet
+        path = target / BASELINE
+        better = Run.open(path) if path.exists() else _run(baseline_of(config), path, " on all labels")
+    about = {
+        "runs": str(target),
+        "model": str(own.path),
+        "recommended": str(better.path),
+        "config": str(plan.own or target / NAME),
+        "method": own.method,
+        "different": {site.site: list(site.words) for site in odd},
+    }
+    lines = [f"fedfew evaluate {better.path}", f"fedfew export {better.path} --format onnx", f"fedfew watch {target}"]
+    sentences, names = [verdict.sentence], [site.site for site in odd]
+    if odd:
+        sentences.append(f"{_look_different(names)}: label {FEWEST} images there.")
+        folders = " ".join(shlex.quote(str(folder / "clients" / name)) for name in names)
+        lines.insert(0, f"fedfew label-next {own.path} {folders} -n {FEWEST}")
+
+    def show() -> None:
+        console.print("\n".join(sentences), style="bold", markup=False, soft_wrap=True)
+        note("\n".join(f"  {line}" for line in lines))
+
+    return about | verdict.as_json(), show
+
+
+def _train(config: Config, target: Path, folds: int, labels: int) -> tuple[Run, Verdict | None]:
+    """Server-only and the method on the same split; with folds on each fold, and then the method on all labels."""
+    own: list[Run] = []
+    base: list[Run] = []
+    for fold in range(1, folds + 1):
+        held = load(config.document, {"dataset.fold": f"{fold}/{folds}"})
+        where, note = target / FOLDS / str(fold), f", fold {fold} of {folds}"
+        base.append(_run(baseline_of(held), where / BASELINE, note))
+        own.append(_run(held, where / config.method_name, note))
+    if not folds:
+        base.append(_run(baseline_of(config), target / BASELINE))
+    final = _run(config, target / config.method_name, " on all labels" if folds else "")
+    return final, weigh(own if folds else [final], base, labels, folds)
+
+
+def _run(config: Config, target: Path, note: str = "") -> Run:
+    with counting(f"features of {noun_of(config.dataset.name)}") as report:
+        session = start(config, target, report=report)
+    follow(session, f"{config.method_name}{note}")
+    return Run(session.folder)
 
 
 def _check_config(config: Config, name: str, json: bool) -> None:
@@ -140,8 +200,7 @@ def _check_config(config: Config, name: str, json: bool) -> None:
         parts = assemble(config, report=report)
     first_weights(config.start, parts)
     problems = config.dataset.source().problems if config.dataset.name in TABLES else ()
-    for problem in problems:
-        warn(FedfewError("E209", problem.path, problem.reason, ""))
+    warn_unreadable(problems)
     federation = parts.federation
     sizes = federation.partition.sizes
     result: dict[str, Any] = {
@@ -171,23 +230,24 @@ def _check_config(config: Config, name: str, json: bool) -> None:
 
 def examined(config: Config) -> tuple[Folder, Faults, list[Difference]]:
     """A folder of images, its errors and warnings, and the sites that look different from the labels."""
-    settings = config.dataset.source.settings
     with counting("reading images") as report:
-        files = with_subjects(scan(settings["path"]), settings["group"])
-        folder = files.read(settings["size"], settings["channels"], report)
-    errors, warnings = check_folder(folder, config.client.batch, allow_overlap=settings["allow_overlap"])
+        folder = read(report, **config.dataset.source.settings)
+    errors, warnings = check_folder(folder, config.client.batch, **config.dataset.source.settings)
     odd = odd_looking(folder)
     if odd:
-        message = f"{', '.join(map(str, odd))} {LOOK if len(odd) > 1 else LOOKS}"
-        warnings.append(FedfewError("E212", shown(folder.root), message))
+        warnings.append(FedfewError("E212", shown(folder.root), _look_different(list(map(str, odd)))))
     return folder, (errors, warnings), odd
+
+
+def _look_different(sites: list[str]) -> str:
+    return f"{', '.join(sites)} {'look' if sites[1:] else 'looks'} different from your labels"
 
 
 def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
     folder, faults, odd = examined(config)
     listed = csv or folder.root / LIST
     rows = _write_list(folder, listed)
-    result = _result(config, folder, faults, listed if rows else None)
+    result = _result(folder, faults, listed if rows else None)
     result["different"] = {difference.site: list(difference.words) for difference in odd}
     if json:
         print_json(result)
@@ -196,7 +256,7 @@ def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
     print_faults(*faults)
 
 
-def _result(config: Config, folder: Folder, faults: Faults, listed: Path | None) -> dict[str, Any]:
+def _result(folder: Folder, faults: Faults, listed: Path | None) -> dict[str, Any]:
     counts = Counter((file.part, file.group) for file in folder.files)
     names = sorted({*folder.groups["server"], *folder.groups["test"]})
     errors, warnings = (
@@ -205,8 +265,8 @@ def _result(config: Config, folder: Folder, faults: Faults, listed: Path | None)
     )
     return {
         "folder": shown(folder.root),
-        "size": config.dataset.source.settings["size"],
-        "channels": config.dataset.source.settings["channels"],
+        "size": folder.images.shape[2],
+        "channels": folder.images.shape[1],
         "classes": {shown(c): {"server": counts["server", c], "test": counts["test", c]} for c in names},
         "sites": {shown(s): counts["clients", s] for s in folder.groups["clients"]},
         "unreadable": [{"file": p.path, "reason": p.reason} for p in folder.problems if p.skipped],
