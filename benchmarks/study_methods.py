@@ -75,7 +75,7 @@ class Propagated(Pooled):
     def train(self, state: ServerState, start: Vector, lot: int, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Gaussian classes with one covariance on the propagated labels."""
         assert site.pool is not None  # its entry pools
-        own, pool = features(site.labeled.samples), features(site.pool.labeled.samples)
+        own, pool = features(site.labeled.samples), features(site.pool.samples)
         x = torch.cat([own, pool])
         labels = propagated(x, site.labeled.labels, site.classes, self.neighbors, self.spread)
         centre = x.mean(0)

@@ -43,7 +43,7 @@ def over_rounds(arm: ArmResult, of: Callable[[RoundRecord], float | None]) -> In
         return mean(known) if known else None
 
     values = list(arm.by_seeds(measure).values())
-    return Interval.of(values).marked(not arm.finished) if values else None
+    return replace(Interval.of(values), partial=not arm.finished) if values else None
 
 
 def ablation(arms: Results) -> list[Verdict]:

@@ -8,7 +8,7 @@ The paper's own numbers come from one run on 2,000 images, so they have an error
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import mean
 from typing import Any, Literal
@@ -69,7 +69,9 @@ def tested(arm: ArmResult) -> int:
 def level(arm: ArmResult) -> Interval | None:
     """The accuracy of an arm."""
     values = list(arm.by_seeds().values())
-    return Interval.of(values, sampling(mean(values), tested(arm))).marked(not arm.finished) if values else None
+    if not values:
+        return None
+    return replace(Interval.of(values, sampling(mean(values), tested(arm))), partial=not arm.finished)
 
 
 def difference(first: ArmResult, second: ArmResult) -> Interval | None:
@@ -81,7 +83,7 @@ def ratio(first: ArmResult, second: ArmResult) -> Interval | None:
     """The first arm's accuracy as a share of the second's, over the seeds that both have."""
     a, b = first.by_seeds(), second.by_seeds()
     shares = [a[seeds] / b[seeds] for seeds in a if b.get(seeds)]
-    return Interval.of(shares).marked(not (first.finished and second.finished)) if shares else None
+    return replace(Interval.of(shares), partial=not (first.finished and second.finished)) if shares else None
 
 
 def between(
@@ -97,7 +99,7 @@ def between(
     if sampled:
         accuracies = ((a, tested(first)), (b, tested(second)))
         error = math.hypot(*(sampling(mean(by[s] for s in both), images) for by, images in accuracies))
-    return Interval.of(gaps, error).marked(not (first.finished and second.finished))
+    return replace(Interval.of(gaps, error), partial=not (first.finished and second.finished))
 
 
 def roughness(run: Run, first: float = 0.5, last: float = 1.0) -> float | None:

@@ -37,7 +37,7 @@ class ArmResult:
     @cached_property
     def read(self) -> tuple[Run, ...]:
         """The runs, cut to the round at which they are compared."""
-        return self.runs if self.at is None else tuple(run.cut(self.at) for run in self.runs)
+        return self.runs if self.at is None else tuple(cut(run, self.at) for run in self.runs)
 
     def by_seeds(self, measure: Callable[[Run], float | None] = Run.accuracy) -> dict[tuple[int, int], float]:
         """A measure of its runs by seeds, where known."""
@@ -86,6 +86,14 @@ def level(arms: Results) -> Results:
         return arms
     least = min(last_scored(run) for run in runs)
     return {key: replace(arm, at=least) for key, arm in arms.items()}
+
+
+def cut(run: Run, rounds: int) -> Run:
+    """The run as it was after this many rounds."""
+    if rounds >= run.done:
+        return run
+    kept = {"name": run.name, "document": run.document, "environment": run.environment}
+    return run.with_(**kept, records=run.records[:rounds], finished=False)
 
 
 def last_scored(run: Run) -> int:

@@ -215,7 +215,7 @@ Everything that `import fedfew` offers. [Compare methods](../how-to/compare.md#f
 together. Names that are not on this page may change at any time."""
 CLASSES = (fedfew.Experiment, fedfew.Run, Comparison, fedfew.FedfewError, fedfew.ConfigErrors)
 """Classes whose methods are listed, without those that are internal."""
-INSIDE = {"with_", "cut", "again", "fault", "held", "flat", "document", "newest", "traffic", "folder"}
+INSIDE = {"with_", "again", "fault", "held", "flat", "document", "traffic", "folder"}
 
 
 def api_page() -> str:

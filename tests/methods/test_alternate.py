@@ -19,7 +19,7 @@ from fedfew.core.types import ClientSite, ClientUpdate, Method, ServerSite
 from fedfew.data.samples import Images
 from fedfew.methods.fl2 import FL2, FLOOR, ascent_step, class_thresholds
 from fedfew.methods.semifl import SemiFL
-from fedfew.objectives.mixmatch import beta_draw
+from fedfew.objectives.pseudo_labels import beta_draw
 from fedfew.runtime.rounds import server_turn
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised, train_server

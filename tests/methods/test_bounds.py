@@ -18,7 +18,7 @@ from tests.methods.tiny import (
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientUpdate, Method, Oracle, OracleSite, Pool
+from fedfew.core.types import ClientUpdate, Method, Oracle, OracleSite
 from fedfew.methods.all_labels import AllLabels
 from fedfew.methods.fedmix import FedMix
 from fedfew.methods.pooled import Pooled, sequence
@@ -89,8 +89,8 @@ def test_a_warm_up_is_the_same_for_those_who_ask_nobody() -> None:
 
 
 def test_pooled_passes_over_as_many_images_as_a_round_of_the_others() -> None:
-    pool = Pool(random_labeled(40, 7), cohort_images=9)
-    site = replace(server_site(6), pool=pool)
+    pool = random_labeled(40, 7)
+    site = replace(server_site(6), pool=pool, cohort_images=9)
     method = Pooled(Supervised(LocalSGD(lr=0.2, batch=4, epochs=2)), replace(CLIENT, epochs=3), MEAN)
     drawn = sequence(40, 39, 39, 5)  # 2 × 6 at the server, 3 × 9 at the clients
     assert sorted(torch.cat([sequence(40, 0, 39, 5), drawn])[:40].tolist()) == list(range(40)), (
@@ -98,7 +98,7 @@ def test_pooled_passes_over_as_many_images_as_a_round_of_the_others() -> None:
     )
     state = replace(method.start(random_theta(1)), round=1, extra={"lot": torch.tensor(5)})
     done = server_turn(method, state, site, generator(0))
-    labeled = LabeledSet(pool.labeled.samples.take(drawn), pool.labeled.labels[drawn])
+    labeled = LabeledSet(pool.samples.take(drawn), pool.labels[drawn])
     expected, steps = train_supervised(
         site.network, state.omega, labeled, Supervised(LocalSGD(lr=0.2, batch=4)), 0.2, generator(0)
     )

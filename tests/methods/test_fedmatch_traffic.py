@@ -15,7 +15,7 @@ from fedfew.core.layout import nbytes
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, ServerState
 from fedfew.methods.fedmatch import FedMatch
-from fedfew.methods.fedmatch_helpers import HelperLibrary
+from fedfew.methods.fedmatch_helpers import known, last_seen, nearest
 from fedfew.runtime.rounds import count, server_turn
 
 
@@ -24,19 +24,18 @@ from fedfew.runtime.rounds import count, server_turn
 def test_the_nearest_models_are_those_of_brute_force(known: int, wanted: int, seed: int) -> None:
     clients = [3 * k + 1 for k in range(known)]
     points = torch.randn(known, CLASSES, generator=generator(seed)).softmax(1)
-    library = HelperLibrary(
-        {k: torch.tensor([float(k)]) for k in clients},
-        dict(zip(clients, points, strict=True)),
-        dict.fromkeys(clients, 0),
-    )
+    embeddings = dict(zip(clients, points, strict=True))
+    kept = {f"client/{k}": torch.tensor([float(k)]) for k in clients}
+    kept |= {f"embedding/{k}": point for k, point in embeddings.items()}
+    state = ServerState(0, torch.empty(0), torch.empty(0), extra=kept)
     me, place = clients[0], points[0].double()
-    by_distance = sorted(clients[1:], key=lambda k: float((library.embeddings[k].double() - place).norm()))
+    by_distance = sorted(clients[1:], key=lambda k: float((embeddings[k].double() - place).norm()))
 
-    chosen = [int(model.item()) for model in library.nearest(me, wanted)]
+    chosen = [int(model.item()) for model in nearest(state, me, wanted)]
 
     assert chosen == by_distance[: min(wanted, known - 1)]
     assert me not in chosen
-    assert library.nearest(2, wanted) == [], "a stranger has nobody alike"
+    assert nearest(state, 2, wanted) == [], "a stranger has nobody alike"
 
 
 def run_round(method: FedMatch, state: ServerState, cohort: list[int]) -> ServerState:
@@ -55,13 +54,13 @@ def test_clients_are_known_by_what_they_say_to_one_noise_image() -> None:
     state = method.warm_up(method.start(random_theta(1)), server_site(), generator(0))
     done = run_round(method, state, [2, 5])
 
-    library = HelperLibrary.of(done)
-    assert set(library.models) == set(library.embeddings) == {2, 5} and library.seen == {2: 0, 5: 0}
+    models, embeddings = known(done, "client"), known(done, "embedding")
+    assert set(models) == set(embeddings) == {2, 5} and last_seen(done) == {2: 0, 5: 0}
     noise = torch.randint(0, 256, (1, 1, 8, 8), dtype=torch.uint8, generator=stream(0, "fedmatch", "noise"))
     for k in (2, 5):
-        expected = linear_logits(state.sigma + library.models[k], noise).softmax(1)[0]
-        torch.testing.assert_close(library.embeddings[k], expected)
-    assert not torch.equal(library.models[2], library.models[5])
+        expected = linear_logits(state.sigma + models[k], noise).softmax(1)[0]
+        torch.testing.assert_close(embeddings[k], expected)
+    assert not torch.equal(models[2], models[5])
 
 
 def test_helpers_go_every_interval_rounds_to_clients_seen_before() -> None:
@@ -83,14 +82,14 @@ def test_the_helpers_sent_are_the_models_of_the_nearest_clients() -> None:
     state = method.warm_up(method.start(random_theta(1)), server_site(), generator(0))
     state = run_round(method, state, [0, 1, 2, 3, 4])
     state = server_turn(method, state, server_site(), generator(1))
-    library = HelperLibrary.of(state)
-    place = {k: e.double() for k, e in library.embeddings.items()}
+    models = known(state, "client")
+    place = {k: e.double() for k, e in known(state, "embedding").items()}
     distance = {k: float((place[k] - place[1]).norm()) for k in (0, 2, 3, 4)}
     assert min(abs(a - b) for a in distance.values() for b in distance.values() if a != b) > 1e-6
     nearest = sorted(distance, key=distance.__getitem__)[:2]
     payload = method.broadcast(state, 1)
-    assert torch.equal(payload["helper0"], library.models[nearest[0]])
-    assert torch.equal(payload["helper1"], library.models[nearest[1]])
+    assert torch.equal(payload["helper0"], models[nearest[0]])
+    assert torch.equal(payload["helper1"], models[nearest[1]])
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-3, 1e-2])

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Payload
 from fedfew.core.network import Network
-from fedfew.core.types import ClientSite, ClientUpdate, Pool
+from fedfew.core.types import ClientSite, ClientUpdate
 from fedfew.data.samples import Images
 from fedfew.methods.alternate import CARRIED
 from fedfew.methods.entry import Entry
@@ -212,7 +212,7 @@ def test_static_batch_norm_has_the_statistics_of_all_images() -> None:
     assert isinstance(transform, AllStatistics) and transform.pools
     with pytest.raises(FedfewError, match=r"E113 norm\.policy"):
         transform.check(site)
-    site = replace(site, pool=Pool(everything, 10))
+    site = replace(site, pool=everything)
     transform.check(site)
     start = semifl().start(network.snapshot())
     after = transform.after_round(start, site)

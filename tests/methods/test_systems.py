@@ -20,7 +20,7 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
 from fedfew.data.samples import Images
 from fedfew.methods.dsfl import DSFL, sharpened
-from fedfew.methods.fedsiam import FEDSIAM_PI, FedSiam, follow
+from fedfew.methods.fedsiam import FEDSIAM_PI, FedSiam, following
 from fedfew.methods.grouping import Grouping, deal, gradient_diversity
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import soft_ramp
@@ -83,7 +83,9 @@ def test_the_target_follows_with_a_ramp() -> None:
     network = net()
     network.load(torch.full((network.layout.size,), 4.0))
     target = torch.zeros(network.layout.size)
-    follow(target, network, 0.75)
+    hooks = following(target, 0.75)
+    assert hooks.after_step
+    hooks.after_step(network)
     assert torch.allclose(target, torch.full_like(target, 1.0))
 
     omega, site = theta(network), client(network, 4)  # one batch: one step, after which the target follows once
@@ -126,9 +128,9 @@ def test_both_networks_are_averaged_and_the_server_trains_the_online_one() -> No
     for online in steps:  # the target follows every step of the server, as it does at a client
         target = decay * target + (1 - decay) * online
     assert torch.allclose(after.extra["target"], target, atol=1e-5)
-    following = method.before_clients(replace(after, round=1), site, seeded(2))
-    assert torch.equal(following.extra["target"], after.extra["target"])
-    assert torch.equal(following.sigma, after.omega), "the server has had its turn"
+    begun = method.before_clients(replace(after, round=1), site, seeded(2))
+    assert torch.equal(begun.extra["target"], after.extra["target"])
+    assert torch.equal(begun.sigma, after.omega), "the server has had its turn"
 
 
 # DS-FL

@@ -5,15 +5,14 @@ import torch
 from torch import nn
 from torch.nn.grad import conv2d_weight
 
-from fedfew.models import small_maps
-from fedfew.models.small_maps import has_tiles, weight_gradient
+from fedfew.models import winograd
 from fedfew.models.winograd import MANY_CHANNELS as MANY
-from fedfew.models.winograd import Conv3x3
+from fedfew.models.winograd import Conv3x3, gathered_gradient, has_tiles
 
 
 @pytest.fixture
 def amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_maps, "has_tiles", lambda: True)
+    monkeypatch.setattr(winograd, "has_tiles", lambda: True)
 
 
 def seeded(*shape: int) -> torch.Tensor:
@@ -24,7 +23,7 @@ def seeded(*shape: int) -> torch.Tensor:
 def test_the_product_is_torchs_gradient_of_the_weights(shape: tuple[int, ...]) -> None:
     x, gradient = seeded(*shape).double(), seeded(shape[0], 7, *shape[2:]).double()
     expected = conv2d_weight(x, [7, shape[1], 3, 3], gradient, padding=1)
-    assert torch.allclose(weight_gradient(x, gradient), expected, atol=1e-10)
+    assert torch.allclose(gathered_gradient(x, gradient), expected, atol=1e-10)
 
 
 @pytest.mark.usefixtures("amx")
@@ -63,7 +62,7 @@ def test_large_maps_few_channels_and_empty_batches_stay_with_torch(
 
 
 def test_without_amx_the_layer_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_maps, "has_tiles", lambda: False)
+    monkeypatch.setattr(winograd, "has_tiles", lambda: False)
     with torch.autocast("cpu", torch.bfloat16):
         assert "SmallMaps" not in Conv3x3(MANY, MANY)(seeded(2, MANY, 4, 4)).grad_fn.name()
 

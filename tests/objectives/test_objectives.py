@@ -14,9 +14,8 @@ from fedfew.core.types import ClientSite, ServerSite, ServerState
 from fedfew.data.samples import Images
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.consistency import KLConsistency, MeanTeacher, PiModel, TemporalEnsembling
-from fedfew.objectives.mixmatch import MixMatch, beta_draw
 from fedfew.objectives.objective import Step, ramp, soft_ramp
-from fedfew.objectives.pseudo_labels import UDA, FixMatch, PseudoLabel
+from fedfew.objectives.pseudo_labels import UDA, FixMatch, MixMatch, PseudoLabel, beta_draw
 from fedfew.training.label_shift import Voting, em_prior, shifted, tempered
 from fedfew.training.sgd import LocalSGD, descend
 from fedfew.training.supervised import Supervised, train_server, train_supervised

@@ -273,11 +273,11 @@ def test_messages_arrive_whole_and_nonsense_is_the_end() -> None:
         ours.sendall(line)
         assert other.receive() is None
     ours.sendall(b'{"half": ')
-    ours.close()
+    one.close()
     assert other.receive() is None
     with pytest.raises(BrokenPipeError):
         for _ in range(10):
             other.send({"much": "x" * 1_000_000})
-    theirs.close()
+    other.close()
     assert other.receive() is None
     assert LONGEST < 1 << 30

@@ -41,7 +41,7 @@ def blocks(contributions: Sequence[Contribution], entries: int = BLOCK) -> Itera
     size, width = len(contributions[0].vector), max(entries // len(contributions), 1)
     for start in range(0, size, width):
         stop = min(start + width, size)
-        yield slice(start, stop), torch.stack([part.piece(start, stop) for part in contributions])
+        yield slice(start, stop), torch.stack([part.vector[start:stop] for part in contributions])
 
 
 def normalised(weights: Sequence[float]) -> list[float]:

@@ -18,7 +18,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import Fleet, Method, Oracle, Pool, Report, ServerSite
+from fedfew.core.types import Fleet, Method, Oracle, Report, ServerSite
 from fedfew.data.clients import ClientsData, D
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
@@ -156,8 +156,11 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     )
     labeled = federation.server.to(network.device)
     pools = entry.pools or any(transform.pools for transform in clients.transforms)
-    pool = pool_of(federation, clients.cohort) if pools and not remote_sites else None
-    server = ServerSite(network, labeled, len(federation.classes), federation.open, pool)
+    server = ServerSite(network, labeled, len(federation.classes), federation.open)
+    if pools and not remote_sites:
+        everything = federation.server.join(LabeledSet(federation.samples, federation.truth))
+        held = round(clients.cohort * float(np.mean(federation.partition.sizes)))
+        server = replace(server, pool=everything, cohort_images=held)
     return Parts(config, method, federation, network, server, clients)
 
 
@@ -173,12 +176,6 @@ def _counted(config: Config, federation: Federation) -> Config:
         partition=Named.sites(),
         document=apply_overrides(config.document | {"partition": {"kind": SITES}}, numbers),
     )
-
-
-def pool_of(federation: Federation, cohort: int) -> Pool:
-    """All images in one place, for the bound."""
-    held = round(cohort * float(np.mean(federation.partition.sizes)))
-    return Pool(federation.server.join(LabeledSet(federation.samples, federation.truth)), held)
 
 
 def sites_of(config: Config, data: ClientsData, network: Network, identity: "Identity | None" = None) -> Sites:

@@ -43,13 +43,9 @@ class Setting:
     doc: str
 
 
-def settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
-    """The settings of a dataclass or function: its parameters that are annotated with a ``Doc``."""
-    return dict(_settings_of(target))
-
-
 @cache
-def _settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
+def settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
+    """The settings of a dataclass or function: its parameters that are annotated with a ``Doc``; do not change them."""
     hints = typing.get_type_hints(target if inspect.isfunction(target) else target.__init__, include_extras=True)
     settings = {}
     for name, parameter in inspect.signature(target).parameters.items():

@@ -11,20 +11,10 @@ from fedfew.core.errors import Refusal
 from fedfew.core.layout import Expected, Layout, Payload, Reply, Schema, Vector, nbytes
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet, OwnView, Samples
-from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
 from fedfew.core.text import plain
 
 Report = Callable[[int, int], None]
 """Called with the number of images done and the total."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """All images of a simulation with their true labels, the server's among them: for the upper bound ``pooled``."""
-
-    labeled: LabeledSet
-    cohort_images: int
-    """How many images the clients of a round hold, on average."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +26,10 @@ class ServerSite:
     classes: int
     open: Samples | None = None
     """Public unlabeled samples for which clients send predictions (DS-FL)."""
-    pool: Pool | None = None
-    """Only for a method that ``pools``, and only in simulation."""
+    pool: LabeledSet | None = None
+    """All images of a simulation with their true labels, the server's among them: only for a method that ``pools``."""
+    cohort_images: int = 0
+    """Where there is a pool, how many images the clients of a round hold, on average."""
     passes: "Passes | None" = None
     """Tracks the warm-up, the server's long training before the first round."""
 
@@ -98,13 +90,9 @@ class ClientUpdate:
 
     client: int
     reply: Mapping[str, Tensor]
-    """In a large round it may be on disk and is then read at every access: access it once, one client at a time."""
+    """In a large round it may be on disk: look at one client at a time."""
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
-
-    def stored(self, name: str) -> Tensor | SpilledTensor:
-        """A tensor of the reply, or where the spill file holds it."""
-        return self.reply.tensors[name] if isinstance(self.reply, SpilledReply) else self.reply[name]
 
 
 @dataclass(frozen=True)
@@ -181,20 +169,15 @@ class Contribution:
     """What an aggregator sees of one client."""
 
     client: int
-    vector: VectorField = VectorField()  # noqa: RUF009 - a descriptor
-    """ψ_k. In a large round it is read from disk at every access: access it once, or by pieces."""
-    examples: int  # type: ignore[misc]
-    participation: int  # type: ignore[misc]
+    vector: Vector
+    """ψ_k. In a large round it may be on disk: look at one client at a time, or at a piece of all."""
+    examples: int
+    participation: int
     """q_k: how often the client has answered, this round and refused answers included."""
     steps: float = 1.0
     """a_k: local work in plain SGD steps, 0 for a client that had nothing to learn from."""
     status: float = 0.0
     """How confident the client's model is on its own images, 0..1, where a method measures it ((FL)²'s τ_k)."""
-
-    def piece(self, start: int, stop: int) -> Vector:
-        """Some coordinates of the vector, without reading the others."""
-        stored: Vector | Readable = vars(self)["_vector"]
-        return stored[start:stop] if isinstance(stored, Tensor) else stored.read(start, stop)
 
 
 @dataclass(frozen=True)

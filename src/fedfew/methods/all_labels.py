@@ -13,31 +13,21 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Payload
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import ClientSite, OracleSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
-from fedfew.methods.entry import Entry, Federated
-from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.training.supervised import Supervised, train_server, train_supervised
-from fedfew.training.updates import Order, Warmup, contributions, step_size
+from fedfew.core.types import ClientSite, OracleSite, ServerState, Trained
+from fedfew.methods.entry import Entry
+from fedfew.methods.fedavg import STARTS_FROM_SERVER, Averaging
+from fedfew.training.supervised import Supervised, train_supervised
+from fedfew.training.updates import Order, Warmup, step_size
 
 
 @dataclass(frozen=True)
-class AllLabels(Federated):
+class AllLabels(Averaging):
     """Clients train on their true labels. Possible only in simulation, to show what is left to gain."""
 
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy at server and clients")] = 1.0
     augment: Annotated[Literal["none", "weak", "strong"], Doc("augmentation of the clients' images")] = "weak"
     order: Order = "after"
     warmup: Warmup = 0
-
-    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
-        return replace(state, sigma=sigma)
-
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        sigma = state.omega
-        if self.order == "before":
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
-        return replace(state, sigma=sigma)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return {"omega": state.sigma} | step_size(self.client, state)
@@ -52,14 +42,6 @@ class AllLabels(Federated):
             scale=self.lambda_s,
         )  # fmt: skip
         return Trained({"psi": psi}, {"steps": float(steps)})
-
-    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
-        parts = contributions(state, updates, self.client)
-        psi = self.aggregator(parts, state.sigma, state.sigma)
-        omega = psi.vector
-        if self.order == "after":
-            omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega), Outcome(psi.weights, clients=psi.vector)
 
 
 ALL_LABELS = Entry(AllLabels, unfit=STARTS_FROM_SERVER)

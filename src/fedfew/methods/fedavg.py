@@ -44,8 +44,39 @@ STARTS_FROM_SERVER = {
 """The aggregators that do not fit a method whose clients start from the server's trained model."""
 
 
+class Averaging(Federated):
+    """Clients start from the server's trained model; the server trains on their mean, or with ``order`` before them."""
+
+    lambda_s: float
+    warmup: int
+    order: str
+    prox: float = 0.0
+
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
+        return replace(state, sigma=sigma)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        sigma = state.omega
+        if self.order == "before":
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+        return replace(state, sigma=sigma)
+
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
+        psi = self.aggregator(contributions(state, updates, self.client, self.prox), state.sigma, state.sigma)
+        made, kept = self.move(state, psi.vector, site)
+        omega = made
+        if self.order == "after":
+            omega = train_server(self.server, made, state, site, rng, self.lambda_s)
+        return replace(state, omega=omega, extra=state.extra | kept), Outcome(psi.weights, clients=made)
+
+    def move(self, state: ServerState, psi: Vector, site: ServerSite) -> tuple[Vector, dict[str, Tensor]]:
+        """The server's new model from the clients' mean ψ, and what it keeps for the next round."""
+        return psi, {}
+
+
 @dataclass(frozen=True)
-class FedAvg(Federated):
+class FedAvg(Averaging):
     """Server training, client training on ``objective``, aggregation; with ``prox`` > 0 it is FedProx."""
 
     objective: Objective
@@ -58,14 +89,7 @@ class FedAvg(Federated):
     client_labels: ClientLabels = NO_LABELS
 
     def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
-        return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site))
-
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        sigma = state.omega
-        if self.order == "before":
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
-        return replace(state, sigma=sigma)
+        return super().warm_up(replace(state, extra=state.extra | self.vote.learn(site)), site, rng)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return {"omega": state.sigma} | schedule(self.client, state) | self.vote.message(state)
@@ -79,16 +103,7 @@ class FedAvg(Federated):
         """The loss on a client's own labels."""
         return label_loss(site, self.server, self.client_labels.batch, self.lambda_s, rng)
 
-    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
-        psi = self.aggregator(contributions(state, updates, self.client, self.prox), state.sigma, state.sigma)
-        made, kept = self.move(state, psi.vector, site)
-        omega = made
-        if self.order == "after":
-            omega = train_server(self.server, made, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, extra=state.extra | kept), Outcome(psi.weights, clients=made)
-
     def move(self, state: ServerState, psi: Vector, site: ServerSite) -> tuple[Vector, dict[str, Tensor]]:
-        """The server's new model from the clients' mean ψ, and what it keeps for the next round."""
         return with_momentum(state, psi, self.server_momentum, site.network.layout.trainable)
 
 

@@ -31,9 +31,9 @@ from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector, nbytes
 from fedfew.core.network import Network
 from fedfew.core.samples import OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
+from fedfew.core.spill import ReplySpill
 from fedfew.core.types import (
     ClientSite,
-    ClientUpdate,
     Contribution,
     LabeledClientSite,
     Outcome,
@@ -45,7 +45,7 @@ from fedfew.core.types import (
 )
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
-from fedfew.methods.fedmatch_helpers import HelperLibrary, changed_bytes, restamp
+from fedfew.methods.fedmatch_helpers import changed_bytes, learned, nearest, restamp, seen
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.sgd import Hooks, descend
 from fedfew.training.supervised import train_server, train_supervised
@@ -112,7 +112,7 @@ class FedMatch(Federated):
         payload = {"sigma": state.extra["wire_sigma"], "psi": state.extra["wire_psi"]}
         payload |= step_size(self.client, state)
         if self.helpers and (state.round + 1) % self.interval == 0:
-            for i, vector in enumerate(HelperLibrary.of(state).nearest(client, self.helpers)):
+            for i, vector in enumerate(nearest(state, client, self.helpers)):
                 payload[f"helper{i}"] = vector
         return payload | self.vote.message(state)
 
@@ -210,15 +210,11 @@ class FedMatch(Federated):
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """ψ ← aggregate of the clients' ψ_k; the library of helpers gets their models."""
         sent = state.extra["wire_psi"]
-        parts = [
-            Contribution(u.client, Patched(u, sent), u.examples, state.answered(u.client), u.metrics.get("steps", 1.0))
-            for u in updates
-        ]
+        parts = patched(state, updates, sent)
         psi = self.aggregator(parts, sent, state.sigma)
-        library = HelperLibrary.of(state)
+        extra = state.extra | {"psi": psi.vector} | seen(state, parts)
         if self.helpers:
-            library = library.learn({p.client: p.vector for p in parts}, state.sigma, site)
-        extra = state.extra | {"psi": psi.vector} | library.tensors(state.round, [p.client for p in parts])
+            extra |= learned(parts, state.sigma, site)
         state = replace(state, sigma=self._joint_sigma(state, updates))
         sigma = state.sigma if self.order == "before" else self.train_sigma(state, psi.vector, site, rng)
         made, omega = state.sigma + psi.vector, sigma + psi.vector
@@ -230,10 +226,7 @@ class FedMatch(Federated):
         if not labeled:
             return state.sigma
         sent = state.extra["wire_sigma"]
-        parts = [
-            Contribution(u.client, Patched(u, sent, "sigma_"), u.examples, state.answered(u.client)) for u in labeled
-        ]
-        return self.aggregator(parts, sent, state.sigma).vector
+        return self.aggregator(patched(state, labeled, sent, "sigma_"), sent, state.sigma).vector
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"index", "change"}: as many entries as changed; of σ too where clients hold labels."""
@@ -244,19 +237,14 @@ class FedMatch(Federated):
         return schema
 
 
-@dataclass(frozen=True, eq=False)
-class Patched:
-    """ψ_k or σ_k: the values sent, with the client's changed entries; computed on access."""
-
-    update: ClientUpdate
-    sent: Vector
-    prefix: str = ""
-
-    def read(self, start: int = 0, stop: int | None = None) -> Vector:
-        """ψ_k, or a piece of it."""
-        psi, reply = self.sent.clone(), self.update.reply
-        psi[reply[f"{self.prefix}index"].long()] += reply[f"{self.prefix}change"]
-        return psi[start:stop]
+def patched(state: ServerState, updates: Updates, sent: Vector, prefix: str = "") -> list[Contribution]:
+    """ψ_k or σ_k of each client: the values sent, with its changed entries."""
+    parts, spill = [], ReplySpill()
+    for u in updates:
+        whole = sent.clone()
+        whole[u.reply[f"{prefix}index"].long()] += u.reply[f"{prefix}change"]
+        parts.append(Contribution(u.client, spill.put({"": whole})[""], u.examples, state.answered(u.client)))
+    return parts
 
 
 UNFIT = {

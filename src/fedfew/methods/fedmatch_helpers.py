@@ -6,60 +6,54 @@ with the round in which each entry was sent.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedfew.core.layout import Vector
 from fedfew.core.streams import stream
-from fedfew.core.types import ServerSite, ServerState
+from fedfew.core.types import Contribution, ServerSite, ServerState
 
 ENTRY_BYTES = 8  # an int32 index and a float32 value
 VALUE_BYTES = 4
 
 
-@dataclass(frozen=True, eq=False)
-class HelperLibrary:
-    """The client models that the server keeps."""
+def known(state: ServerState, kind: str) -> dict[int, Tensor]:
+    """What the server keeps of each client: its model (``client``) or its embedding (``embedding``)."""
+    names = ((name.partition("/"), tensor) for name, tensor in state.extra.items())
+    return {int(client): tensor for (what, _, client), tensor in names if what == kind}
 
-    models: Mapping[int, Vector]
-    embeddings: Mapping[int, Tensor]
-    seen: Mapping[int, int]
 
-    @staticmethod
-    def of(state: ServerState) -> "HelperLibrary":
-        models = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("client/")}
-        embeddings = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("embedding/")}
-        pairs = state.extra.get("seen")
-        seen = {int(k): int(t) for k, t in pairs.tolist()} if pairs is not None else {}
-        return HelperLibrary(models, embeddings, seen)
+def last_seen(state: ServerState) -> dict[int, int]:
+    """The round of each client's last answer."""
+    return dict(state.extra["seen"].tolist()) if "seen" in state.extra else {}
 
-    def learn(self, vectors: Mapping[int, Vector], sigma: Vector, site: ServerSite) -> "HelperLibrary":
-        """A copy with the models of the clients that answered, each embedded by its output on the noise image."""
-        noise = site.labeled.samples.random(stream(0, "fedmatch", "noise"))
-        embeddings = dict(self.embeddings)
-        for client, psi in vectors.items():
-            site.network.load(sigma + psi)
-            embeddings[client] = site.network.probabilities(noise)[0]
-        return HelperLibrary(dict(self.models) | dict(vectors), embeddings, self.seen)
 
-    def nearest(self, client: int, count: int) -> list[Vector]:
-        """The models of the ``count`` other clients most like this one; none for a client not seen before."""
-        others = sorted(k for k in self.models if k != client)
-        if client not in self.models or not others:
-            return []
-        known = torch.stack([self.embeddings[k] for k in others]).double()
-        distances = (known - self.embeddings[client].double()).norm(dim=1)
-        return [self.models[others[i]] for i in distances.argsort(stable=True)[:count].tolist()]
+def seen(state: ServerState, parts: Sequence[Contribution]) -> dict[str, Tensor]:
+    """The rounds of the clients' last answers, after this one."""
+    rounds = last_seen(state) | {part.client: state.round for part in parts}
+    return {"seen": torch.tensor(sorted(rounds.items()), dtype=torch.int32).reshape(-1, 2)}
 
-    def tensors(self, round: int, answered: Sequence[int]) -> dict[str, Tensor]:
-        """Tensors for the server's state, with the clients that answered in this round marked as seen."""
-        seen = dict(self.seen) | dict.fromkeys(answered, round)
-        pairs = torch.tensor(sorted(seen.items()), dtype=torch.int32).reshape(-1, 2)
-        models = {f"client/{k}": vector for k, vector in self.models.items()}
-        embeddings = {f"embedding/{k}": vector for k, vector in self.embeddings.items()}
-        return models | embeddings | {"seen": pairs}
+
+def learned(parts: Sequence[Contribution], sigma: Vector, site: ServerSite) -> dict[str, Tensor]:
+    """The models of the clients that answered, each embedded by its output on the noise image."""
+    noise = site.labeled.samples.random(stream(0, "fedmatch", "noise"))
+    kept = {}
+    for part in parts:
+        site.network.load(sigma + part.vector)
+        kept[f"client/{part.client}"] = part.vector
+        kept[f"embedding/{part.client}"] = site.network.probabilities(noise)[0]
+    return kept
+
+
+def nearest(state: ServerState, client: int, count: int) -> list[Vector]:
+    """The models of the ``count`` other clients most like this one; none for a client not seen before."""
+    models, embeddings = known(state, "client"), known(state, "embedding")
+    others = sorted(k for k in models if k != client)
+    if client not in models or not others:
+        return []
+    distances = (torch.stack([embeddings[k] for k in others]).double() - embeddings[client].double()).norm(dim=1)
+    return [models[others[i]] for i in distances.argsort(stable=True)[:count].tolist()]
 
 
 def restamp(state: ServerState, now: Mapping[str, Vector], delta: float) -> dict[str, Tensor]:
@@ -77,7 +71,7 @@ def restamp(state: ServerState, now: Mapping[str, Vector], delta: float) -> dict
 
 def changed_bytes(state: ServerState, client: int) -> int:
     """Bytes of σ and ψ for this client: entries stamped since its last answer; everything, without indices, if less."""
-    last = HelperLibrary.of(state).seen.get(client)
+    last = last_seen(state).get(client)
     total = 0
     for name in ("sigma", "psi"):
         stamps = state.extra[f"stamp_{name}"]

@@ -50,36 +50,28 @@ class FedSiam(Federated):
     def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """The server trains alone, and its model is the target too."""
         sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
-        return replace(state, sigma=sigma, extra=state.extra | ({"target": sigma} if self.uploads == "both" else {}))
+        return replace(state, sigma=sigma, extra=dict.fromkeys(state.extra, sigma))
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         return replace(state, sigma=state.omega)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        payload = {"omega": state.sigma} | schedule(self.client, state)
-        return payload | ({"target": state.extra["target"]} if self.uploads == "both" else {})
+        """σ here is ω_t after the server's training; and the target, if clients send one."""
+        return {"omega": state.sigma} | schedule(self.client, state) | state.extra
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         network = site.network
         network.load(payload["omega"])
         rise = soft_ramp(float(payload["progress"]), self.ramp)
         target = payload["target"].clone().to(network.device) if "target" in payload else None
-        steps = 0
 
         def loss_of(indices: Tensor) -> Tensor:
-            nonlocal steps
-            if target is not None and steps:
-                follow(target, network, self.decay * rise)
-            steps += 1
             return self.weight * rise * self.loss(network, site.samples.take(indices), target, rng)
 
-        descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng)
-        reply = {"psi": network.snapshot()}
-        if target is not None:
-            if steps:
-                follow(target, network, self.decay * rise)
-            reply["target"] = target.cpu()
-        return Trained(reply, {"steps": float(steps)})
+        hooks = following(target, self.decay * rise)
+        steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, hooks)
+        sent = {} if target is None else {"target": target.cpu()}
+        return Trained({"psi": network.snapshot()} | sent, {"steps": float(steps)})
 
     def loss(self, network: Network, samples: Samples, target: Vector | None, rng: torch.Generator) -> Tensor:
         """‖f(u + η; target) − f(u + η′; online)‖²; without a separate target the gradient goes through both sides."""
@@ -94,16 +86,10 @@ class FedSiam(Federated):
         psi = self.aggregator(online, state.sigma, state.sigma)
         target = None
         if self.uploads == "both":
-            targets = [replace(part, vector=u.stored("target")) for part, u in zip(online, updates, strict=True)]
+            targets = [replace(part, vector=u.reply["target"]) for part, u in zip(online, updates, strict=True)]
             sent = state.extra["target"]
             target = self.aggregator(targets, sent, sent).vector.to(site.network.device)
-        decay = self.decay * soft_ramp(state.round / max(self.client.rounds, 1), self.ramp)
-
-        def after_step(network: Network) -> None:
-            if target is not None:
-                follow(target, network, decay)
-
-        hooks = Hooks(after_step=after_step)
+        hooks = following(target, self.decay * soft_ramp(state.round / max(self.client.rounds, 1), self.ramp))
         omega = train_server(self.server, psi.vector, state, site, rng, self.lambda_s, hooks=hooks)
         extra = state.extra | ({} if target is None else {"target": target.cpu()})
         return replace(state, omega=omega, extra=extra), Outcome(psi.weights, clients=psi.vector)
@@ -113,9 +99,14 @@ class FedSiam(Federated):
         return super().reply_schema(layout) | (target if self.uploads == "both" else {})
 
 
-def follow(target: Vector, network: Network, decay: float) -> None:
-    """target ← a·target + (1 − a)·online, in place."""
-    target.mul_(decay).add_(network.vector.detach(), alpha=1 - decay)
+def following(target: Vector | None, decay: float) -> Hooks:
+    """After each step, target ← a·target + (1 − a)·online, in place."""
+
+    def follow(network: Network) -> None:
+        if target is not None:
+            target.mul_(decay).add_(network.vector.detach(), alpha=1 - decay)
+
+    return Hooks(after_step=follow)
 
 
 FEDSIAM_MT = Entry(FedSiam, unfit=STARTS_FROM_SERVER)

@@ -48,9 +48,9 @@ class Pooled(ServerOnly):
         pool = site.pool
         if pool is None:
             raise FedfewError("E113", "method.name", "pooled needs the clients' images and labels in one place")
-        passes = self.server.sgd.epochs * len(site.labeled) + self.client.epochs * pool.cohort_images
-        chosen = sequence(len(pool.labeled), state.round * passes, passes, lot)
-        drawn = replace(site, labeled=pool.labeled.take(chosen), passes=None)
+        passes = self.server.sgd.epochs * len(site.labeled) + self.client.epochs * site.cohort_images
+        chosen = sequence(len(pool), state.round * passes, passes, lot)
+        drawn = replace(site, labeled=pool.take(chosen), passes=None)
         sigma = train_server(self.server, start, state, drawn, rng, self.lambda_s, 1)
         return replace(state, sigma=sigma, extra=state.extra | {"lot": torch.tensor(lot)})
 

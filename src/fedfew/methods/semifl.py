@@ -25,7 +25,7 @@ from fedfew.core.types import ClientSite, Trained
 from fedfew.methods.alternate import PUBLISHED, Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.objectives.mixmatch import beta_draw
+from fedfew.objectives.pseudo_labels import beta_draw
 
 
 @dataclass(frozen=True)

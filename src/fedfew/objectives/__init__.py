@@ -16,7 +16,10 @@ OBJECTIVES: "Registry[Callable[..., Objective]]" = Registry(
         "kl-consistency": ("consistency:KLConsistency", "Eq. 2 of Zhang et al. 2021: KL from an image to its view."),
         "temporal-ensembling": ("consistency:TemporalEnsembling", "Laine & Aila 2017: targets are past means."),
         "mean-teacher": ("consistency:MeanTeacher", "Tarvainen & Valpola 2017: agree with a moving average."),
-        "mixmatch": ("mixmatch:MixMatch", "MixMatch (Berthelot et al. 2019): guessed labels, sharpened, and MixUp."),
+        "mixmatch": (
+            "pseudo_labels:MixMatch",
+            "MixMatch (Berthelot et al. 2019): guessed labels, sharpened; MixUp.",
+        ),
         "uda": ("pseudo_labels:UDA", "UDA (Xie et al. 2020): a sharpened weak view is the target of a strong view."),
         "fixmatch": ("pseudo_labels:FixMatch", "FixMatch (Sohn et al. 2020): a sure weak view labels a strong one."),
         "freematch": ("pseudo_labels:FreeMatch", "FreeMatch (Wang et al. 2023): FixMatch with thresholds that adapt."),

@@ -16,19 +16,9 @@ from fedfew.core.layout import Vector
 from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, write_atomically, writing
 from fedfew.core.types import ServerState
 from fedfew.data.federation import Federation
+from fedfew.runs import folder as stored
 from fedfew.runs.checkpoints import Checkpoint
-from fedfew.runs.folder import (
-    BEST,
-    CLASSES,
-    CONFIG,
-    ENVIRONMENT,
-    EVALUATION,
-    MODEL,
-    PARTITION,
-    PREDICTIONS,
-    SUMMARY,
-    RunFolder,
-)
+from fedfew.runs.folder import RunFolder
 from fedfew.runs.journal import go_on
 from fedfew.runs.model_file import class_shares, is_whole, model_file, temperature
 from fedfew.runs.statistics import Judged, evaluate, evenness
@@ -42,17 +32,17 @@ CHARTED_CLIENTS = 10_000
 def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
     """The files that stay the same for the whole run; the manifest holds all that is needed to rewrite them."""
     return {
-        CONFIG: dumps(facts["document"]).encode(),
-        ENVIRONMENT: as_json(facts["environment"]),
-        PARTITION: parts.federation.partition.to_bytes(),
-        CLASSES: json.dumps(class_counts(parts.federation), ensure_ascii=False).encode(),
+        stored.CONFIG: dumps(facts["document"]).encode(),
+        stored.ENVIRONMENT: as_json(facts["environment"]),
+        stored.PARTITION: parts.federation.partition.to_bytes(),
+        stored.CLASSES: json.dumps(class_counts(parts.federation), ensure_ascii=False).encode(),
     }
 
 
 def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str, bytes]:
     """The files of a run that has finished its last round."""
     model = model_file(parts, state)
-    files, measures = {MODEL: model}, dict[str, Any]()
+    files, measures = {stored.MODEL: model}, dict[str, Any]()
     if len(parts.federation.test):
         parts.network.load(state.evaluated)
         probabilities = parts.network.probabilities(parts.federation.test.samples).contiguous()
@@ -61,9 +51,9 @@ def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str
         judged = Judged(labels.numpy(), probabilities.double().numpy(), groups["groups"].numpy() if groups else None)
         measures = evaluate(judged, parts.federation.classes) | {"sites": site_results(parts, state.evaluated)}
         measures |= by_client(parts, state.evaluated) if parts.config.evaluate.by_client else {}
-        files |= {PREDICTIONS: save_tensors({"labels": labels, "probabilities": probabilities} | groups)}
-        files |= {EVALUATION: as_json(measures)}
-    return files | {SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model), measures))}
+        files |= {stored.PREDICTIONS: save_tensors({"labels": labels, "probabilities": probabilities} | groups)}
+        files |= {stored.EVALUATION: as_json(measures)}
+    return files | {stored.SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model), measures))}
 
 
 def has_ended(folder: RunFolder, parts: Parts, state: ServerState) -> bool:
@@ -144,12 +134,13 @@ def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
     If only one differs it is damage or somebody's edit, and is restored from the checkpoint.
     """
     try:
-        document = tomllib.loads((folder / CONFIG).read_text("utf-8"))
-        recorded = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
+        document = tomllib.loads((folder / stored.CONFIG).read_text("utf-8"))
+        recorded = json.loads((folder / stored.ENVIRONMENT).read_text("utf-8"))
     except (OSError, ValueError):
         return
     if document != facts["document"] and recorded != facts["environment"]:
-        raise FedfewError("E307", str(folder.checkpoints), f"belong to another run than {CONFIG} and {ENVIRONMENT}")
+        problem = f"belong to another run than {stored.CONFIG} and {stored.ENVIRONMENT}"
+        raise FedfewError("E307", str(folder.checkpoints), problem)
 
 
 def compare_environment(
@@ -174,11 +165,12 @@ def compare_environment(
 def refuse_misfit(folder: RunFolder, parts: Parts, checkpoint: Checkpoint) -> None:
     """Refuse data or a model other than those the run was started with."""
     if parts.federation.partition.hash != checkpoint.facts["partition"]:
-        raise FedfewError("E307", str(folder / PARTITION), "the dataset gives another partition than at the start")
+        problem = "the dataset gives another partition than at the start"
+        raise FedfewError("E307", str(folder / stored.PARTITION), problem)
     if checkpoint.facts["images"] != parts.federation.fingerprint():
         which = "the images, or the backbone and its preprocessing, are" if parts.backbone else "the images are"
         problem = f"{which} not those the run was started with"
-        raise FedfewError("E307", str(folder / CONFIG), problem, "Put the files back, or start a new run")
+        raise FedfewError("E307", str(folder / stored.CONFIG), problem, "Put the files back, or start a new run")
     if checkpoint.state.omega.shape != parts.network.vector.shape:
         raise FedfewError("E307", str(folder.checkpoints), "the checkpoint belongs to another model")
 
@@ -190,14 +182,14 @@ def repair(folder: RunFolder, parts: Parts, checkpoint: Checkpoint, warn: Warn) 
     go_on(folder, checkpoint.facts["rounds"], warn)
     files = static_files(parts, checkpoint.facts)
     if not has_ended(folder, parts, checkpoint.state):  # a run that goes back from its end is not finished
-        (folder / SUMMARY).unlink(missing_ok=True)
+        (folder / stored.SUMMARY).unlink(missing_ok=True)
     else:
         final = final_files(folder, parts, checkpoint.state)
         files |= {name: content for name, content in final.items() if (folder / name).exists()}
-    if (folder / BEST).exists() and not is_whole(folder / BEST):
-        _move_aside(folder, BEST)
-        problem = f"had changed and cannot be recreated; the changed file is now {BEST}.changed"
-        warn(FedfewError("E309", str(folder / BEST), problem, ""))
+    if (folder / stored.BEST).exists() and not is_whole(folder / stored.BEST):
+        _move_aside(folder, stored.BEST)
+        problem = f"had changed and cannot be recreated; the changed file is now {stored.BEST}.changed"
+        warn(FedfewError("E309", str(folder / stored.BEST), problem, ""))
     for name, content in files.items():
         if file_digest(folder / name) == digest(content):
             continue

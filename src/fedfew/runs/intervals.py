@@ -7,7 +7,7 @@ belong to one patient or another group, they count as fewer (Korn and Graubard, 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
@@ -70,9 +70,6 @@ class Interval:
         """The interval of the known values; None if there are none."""
         numbers = [value for value in values if value is not None]
         return Interval.of(numbers) if numbers else None
-
-    def marked(self, partial: bool) -> "Interval":
-        return replace(self, partial=partial)
 
     @property
     def half(self) -> float | None:

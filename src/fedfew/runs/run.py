@@ -14,24 +14,10 @@ from fedfew.config.files import flat
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent
 from fedfew.data import noun_of
+from fedfew.runs import folder as stored
 from fedfew.runs import reading
 from fedfew.runs.alarms import Alarm, alarms
-from fedfew.runs.folder import (
-    BEST,
-    CLASSES,
-    CONFIG,
-    ENVIRONMENT,
-    EVALUATION,
-    MODEL,
-    PARTITION,
-    PREDICTIONS,
-    ROUNDS,
-    SUMMARY,
-    WARMUP,
-    RunFolder,
-    held_locks,
-    is_held,
-)
+from fedfew.runs.folder import RunFolder
 from fedfew.runs.summary import BY_EVALUATION, HEADLINE, best_round, client_rows, scalars, totals
 from fedfew.runtime.record import RoundRecord, pace
 
@@ -77,13 +63,6 @@ class Run:
         known = {"_before": self._rounds} if "_rounds" in vars(self) else {}
         return self.with_(name=self.name, **known, **parts)
 
-    def cut(self, rounds: int) -> "Run":
-        """The run as it was after this many rounds."""
-        if rounds >= self.done:
-            return self
-        kept = {"name": self.name, "document": self.document, "environment": self.environment}
-        return self.with_(**kept, records=self.records[:rounds], finished=False)
-
     @property
     def path(self) -> Path:
         return self.folder.path
@@ -96,14 +75,14 @@ class Run:
     @cached_property
     def document(self) -> dict[str, Any]:
         """run.toml as it is."""
-        return reading.read_config(self.folder / CONFIG)
+        return reading.read_config(self.folder / stored.CONFIG)
 
     @cached_property
     def config(self) -> "Config":
         """Its config, checked and built again."""
         from fedfew.config.schema import check
 
-        return check(self.document, str(self.folder / CONFIG), self.allow_code)
+        return check(self.document, str(self.folder / stored.CONFIG), self.allow_code)
 
     @cached_property
     def flat(self) -> dict[str, Any]:
@@ -113,12 +92,12 @@ class Run:
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Versions, machine and command."""
-        return reading.read_json(self.folder / ENVIRONMENT, reading.Environment) or {}
+        return reading.read_json(self.folder / stored.ENVIRONMENT, reading.Environment) or {}
 
     @cached_property
     def classes(self) -> dict[str, Any]:
         """Class names, and how many images of each the server and (in a simulation) the clients hold."""
-        return reading.read_json(self.folder / CLASSES, reading.Classes) or {}
+        return reading.read_json(self.folder / stored.CLASSES, reading.Classes) or {}
 
     @cached_property
     def _settings(self) -> reading.Document:
@@ -194,7 +173,7 @@ class Run:
 
     @cached_property
     def _rounds(self) -> reading.Rounds:
-        return reading.read_rounds(self.folder / ROUNDS, vars(self).get("_before"))
+        return reading.read_rounds(self.folder / stored.ROUNDS, vars(self).get("_before"))
 
     @cached_property
     def records(self) -> list[RoundRecord]:
@@ -209,12 +188,12 @@ class Run:
     @cached_property
     def finished(self) -> bool:
         """Whether the last round is done and the model written."""
-        return (self.folder / SUMMARY).is_file()
+        return (self.folder / stored.SUMMARY).is_file()
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; E310 if the run has not finished."""
-        summary = reading.read_json(self.folder / SUMMARY, reading.Summary)
+        summary = reading.read_json(self.folder / stored.SUMMARY, reading.Summary)
         if summary is None:
             raise FedfewError("E310", str(self.path), "has not finished")
         return summary
@@ -237,14 +216,14 @@ class Run:
     @cached_property
     def evaluation(self) -> dict[str, Any]:
         """Confusion matrix, measures by class, calibration and sites after the last round; empty if unknown."""
-        return (reading.read_json(self.folder / EVALUATION, reading.Measures) or {}) if self.finished else {}
+        return (reading.read_json(self.folder / stored.EVALUATION, reading.Measures) or {}) if self.finished else {}
 
     @cached_property
     def judged(self) -> "Judged | None":
         """The test images' classes and the final model's probabilities for them, if they were saved."""
         from fedfew.runs.statistics import read_predictions
 
-        return read_predictions(self.folder / PREDICTIONS) if self.finished else None
+        return read_predictions(self.folder / stored.PREDICTIONS) if self.finished else None
 
     @property
     def accuracies(self) -> dict[str, float | None]:
@@ -267,11 +246,6 @@ class Run:
         best = best_round(self.records)
         return best["round"] if best else None
 
-    def newest(self, key: Literal["coverage", "correct"]) -> float | None:
-        """The last known value of coverage or correctness."""
-        value: float | None = self.totals[key]
-        return value
-
     def traffic(self, key: Literal["bytes_up", "bytes_down"]) -> float:
         """Bytes per round, the mean over the rounds."""
         return float(self.totals[key]) / max(self.done, 1)
@@ -292,12 +266,12 @@ class Run:
     @cached_property
     def warmup(self) -> reading.Warmed | None:
         """Progress of the training before the first round, as last saved; None without one, and after it."""
-        return None if self.finished or self.records else reading.read_warmup(self.folder.checkpoints / WARMUP)
+        return None if self.finished or self.records else reading.read_warmup(self.folder.checkpoints / stored.WARMUP)
 
     @cached_property
     def held(self) -> bool | None:
         """Whether a process is working on it; None if the system does not say."""
-        return is_held(self.path, held_locks())
+        return stored.is_held(self.path, stored.held_locks())
 
     @cached_property
     def state(self) -> State:
@@ -307,7 +281,8 @@ class Run:
         held = self.held
         if held is None:  # judge by the time since the last round
             usual = median(map(pace, self.records)) if self.records else 60.0
-            files = [self.folder / ROUNDS, self.folder / PARTITION, self.folder.checkpoints / WARMUP]
+            names = stored.ROUNDS, stored.PARTITION, f"{stored.CHECKPOINTS}/{stored.WARMUP}"
+            files = [self.folder / name for name in names]
             held = time.time() - max((p.stat().st_mtime for p in files if p.exists()), default=0.0) < 30 + 5 * usual
         if not held:
             return "stopped"
@@ -348,19 +323,19 @@ class Run:
     @cached_property
     def weights(self) -> str:
         """The model file in use: the one after the last round, unless another is chosen."""
-        return MODEL
+        return stored.MODEL
 
     def using(self, model: str) -> "Run":
         """The same run with the model after the ``last`` round, or of the one with the ``best`` validation accuracy."""
         if model not in ("last", "best"):
             raise FedfewError("E103", "model", f"{model!r} is unknown", "Use last or best")
-        return self.with_(weights=BEST if model == "best" else MODEL)
+        return self.with_(weights=stored.BEST if model == "best" else stored.MODEL)
 
     def model_path(self) -> Path:
         path = self.folder / self.weights
         if path.is_file() and self.finished:
             return path
-        if self.finished and self.weights == BEST:
+        if self.finished and self.weights == stored.BEST:
             problem = "has no best model: there were no validation images to choose by"
             remedy = "Set dataset.validation, or use the last one: --model last"
             raise FedfewError("E310", str(self.path), problem, remedy)
@@ -368,12 +343,7 @@ class Run:
 
     def to_frame(self) -> "DataFrame":
         """The numbers of all rounds as a pandas DataFrame, one row per round."""
-        from fedfew.core.extras import import_optional
-
-        pandas = import_optional("pandas", "pandas", "to_frame")
-        rows = [scalars(record) for record in self.records]
-        frame: DataFrame = pandas.DataFrame(rows, index=[record["round"] for record in self.records])
-        return frame.rename_axis("round")
+        return _frame([{"round": record["round"]} | scalars(record) for record in self.records], "round")
 
     @property
     def clients(self) -> "DataFrame":
@@ -382,12 +352,8 @@ class Run:
         Columns: the aggregator's weight, the length of its step (norm) and its cosine with the server's, every number
         that its training reports, and the code of what was wrong with its update.
         """
-        from fedfew.core.extras import import_optional
-
-        pandas = import_optional("pandas", "pandas", "Run.clients")
-        rows = [{"round": r["round"]} | row for r in self.records for row in client_rows(r)]
-        frame: DataFrame = pandas.DataFrame(rows, columns=None if rows else ["round", "client"])
-        return frame.set_index(["round", "client"])
+        rows = [{"round": record["round"]} | row for record in self.records for row in client_rows(record)]
+        return _frame(rows, "round", "client")
 
     def _repr_html_(self) -> str:
         """The run as shown in a notebook."""
@@ -395,3 +361,12 @@ class Run:
         rows |= {f"accuracy, {key}": percent(value) for key, value in self.accuracies.items()}
         cells = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(v))}</td></tr>" for key, v in rows.items())
         return f"<table><caption>{escape(self.title)} on {escape(self.dataset)}</caption>{cells}</table>"
+
+
+def _frame(rows: list[dict[str, Any]], *index: str) -> "DataFrame":
+    """A pandas DataFrame with these rows, by its index columns."""
+    from fedfew.core.extras import import_optional
+
+    pandas = import_optional("pandas", "pandas", "a data frame of a run")
+    frame: DataFrame = pandas.DataFrame(rows, columns=None if rows else list(index))
+    return frame.set_index(list(index))

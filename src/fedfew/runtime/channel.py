@@ -16,8 +16,7 @@ class Channel:
     """One end of a socket pair."""
 
     def __init__(self, end: socket.socket) -> None:
-        self.end = end
-        self._pending = b""
+        self.end, self._lines = end, end.makefile("rb")
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one message; raises OSError when the other side is closed."""
@@ -25,20 +24,16 @@ class Channel:
 
     def receive(self) -> dict[str, Any] | None:
         """The next message, or None when the other side is closed or sends something else."""
-        while b"\n" not in self._pending:
-            try:
-                part = self.end.recv(1 << 16)
-            except OSError:
-                return None
-            if not part or len(self._pending) > LONGEST:
-                return None
-            self._pending += part
-        line, _, self._pending = self._pending.partition(b"\n")
         try:
-            message = json.loads(line)
-        except ValueError:
+            message = json.loads(self._lines.readline(LONGEST))
+        except (OSError, ValueError):
             return None
         return message if isinstance(message, dict) else None
+
+    def close(self) -> None:
+        """Close this end; the other one then receives None."""
+        self._lines.close()
+        self.end.close()
 
 
 def end_with_parent(lifeline: int) -> None:

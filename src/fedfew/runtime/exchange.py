@@ -122,20 +122,19 @@ class Inbox:
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; they are in the order of the clients, not of arrival."""
-    if clients.exchange is not None:
-        return clients.exchange.ask(clients, algorithm, site, fleet, state)
     if not algorithm.asks(state):
         return nobody(state)
-    cohort = draw(clients, fleet, state.round)
-    gone = drop_out(clients.seed, state.round, cohort, clients.availability.dropout)
-    payloads = {k: algorithm.broadcast(state, k) for k in cohort}
+    if clients.exchange is not None:
+        return clients.exchange.ask(clients, algorithm, site, fleet, state)
+    payloads, gone = select(clients, algorithm, fleet, state)
+    cohort = list(payloads)
     down = sum(algorithm.bytes_down(state, k, payload) for k, payload in payloads.items())
     wire = Wire(algorithm, clients.transforms)
     inbox = Inbox(
         payloads,
         checker(clients, wire, site.network.layout, site.classes),
         Screen.of(clients.gate, wire, site, state),
-        {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone},
+        gone,
     )
     for answer in fleet.train(state.round, {k: payload for k, payload in payloads.items() if k not in gone}):
         inbox.take(answer)
@@ -209,10 +208,18 @@ def received_bytes(reply: Mapping[str, object]) -> int:
     return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
 
 
-def draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
-    """S_t among all clients, or among those that a network can reach; the same draw if all can be reached."""
+def select(
+    clients: Clients, algorithm: Method, fleet: Fleet, state: ServerState
+) -> tuple[dict[int, Payload], dict[int, Missing]]:
+    """What is sent to each client of S_t, and which of them will drop out.
+
+    S_t is drawn among all clients, or among those that a network can reach; the same draw if all can be reached.
+    """
     online = fleet.online()
     if online is None:
         online = range(clients.count)
-    size = min(clients.cohort, len(online))
-    return [online[i] for i in draw_cohort(clients.seed, t, len(online), size, clients.availability)]
+    size, how = min(clients.cohort, len(online)), clients.availability
+    cohort = [online[i] for i in draw_cohort(clients.seed, state.round, len(online), size, how)]
+    gone = drop_out(clients.seed, state.round, cohort, how.dropout)
+    missing = {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in sorted(gone)}
+    return {k: algorithm.broadcast(state, k) for k in cohort}, missing

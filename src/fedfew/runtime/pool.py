@@ -64,7 +64,7 @@ class Worker:
             self.process.wait(patience)
         self.process.kill()
         status = self.process.wait()
-        self.channel.end.close()
+        self.channel.close()
         self.answers.close()
         if self.lifeline >= 0:
             os.close(self.lifeline)

@@ -13,8 +13,7 @@ from typing import TypeVar
 from fedfew.core.errors import UNUSED, FedfewError, Refusal
 from fedfew.core.layout import Payload, Reply, Schema, nbytes
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
-from fedfew.runtime.cohort import drop_out
-from fedfew.runtime.exchange import Answers, Clients, draw, received_bytes
+from fedfew.runtime.exchange import Answers, Clients, received_bytes, select
 from fedfew.runtime.screen import Measurement, Screen
 from fedfew.runtime.wire import Wire
 from fedfew.secure import messages
@@ -158,17 +157,12 @@ class SecureExchange:
 
     def ask(self, clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
         """One update: the mean of the clients' models, or the sum of their sums."""
-        if not algorithm.asks(state):
-            return Answers([], [], [], {}, 0, 0, lengths=state.screen.lengths)
-        cohort = draw(clients, fleet, state.round)
-        gone = drop_out(clients.seed, state.round, cohort, clients.availability.dropout)
-        payloads = {k: algorithm.broadcast(state, k) for k in cohort}
+        payloads, gone = select(clients, algorithm, fleet, state)
+        cohort = list(payloads)
         if len({fingerprint(payload) for payload in payloads.values()}) > 1:
             raise FedfewError("E113", "privacy.sums", "the method sends its clients different payloads")
         payload = payloads[cohort[0]]
-        post = Carrier(
-            fleet, state.round, {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone}
-        )
+        post = Carrier(fleet, state.round, dict(gone))
         wire = Wire(algorithm, clients.transforms)
         codec = Codec(self.rules, wire.reply_schema(site.network.layout), len(cohort))
         codec.check()

@@ -52,7 +52,7 @@ def contributions(
     return [
         Contribution(
             u.client,
-            u.stored("psi"),
+            u.reply["psi"],
             u.examples,
             state.answered(u.client),
             work(u),

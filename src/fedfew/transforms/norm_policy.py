@@ -102,7 +102,7 @@ class AllStatistics(ServerStatistics):
     def samples(self, site: ServerSite) -> Samples:
         """The server's samples and every client's."""
         assert site.pool is not None  # checked before the first round
-        return site.pool.labeled.samples
+        return site.pool.samples
 
 
 def with_statistics(network: Network, vector: Vector, samples: Samples, batch: int = 500) -> Vector:

@@ -73,8 +73,8 @@ def _measures(runs: Sequence[Run]) -> list[str]:
     """Further measures of a row's runs, as the accuracy is written."""
     columns = (
         [run.accuracy("best_by_validation") for run in runs],
-        [run.newest("coverage") for run in runs],
-        [run.newest("correct") for run in runs],
+        [run.totals["coverage"] for run in runs],
+        [run.totals["correct"] for run in runs],
     )
     known = [Interval.known(values) for values in columns]
     return [*(accuracy_text(v) if v else DASH for v in known), duration(sum(run.seconds for run in runs) / len(runs))]
