@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.attack_crafts import SUMS as SUMS_OF
-from benchmarks.attack_crafts import Scene, free_rider, little, mimic, min_max, patched, sign_flip
+from benchmarks.attack_crafts import Scene, free_rider, little, mimic, patched, sign_flip
 
 from benchmarks import attacks, attacks_page
 from fedfew.aggregators import AGGREGATORS
@@ -23,13 +23,6 @@ SENT = torch.zeros(4)
 def scene(honest: torch.Tensor, own: torch.Tensor | None = None) -> Scene:
     own = honest[0] if own is None else own
     return Scene(SENT, own, list(honest), 5, 1, None, 0, torch.Generator().manual_seed(0))  # type: ignore[arg-type]
-
-
-def test_min_max_hides_among_the_honest() -> None:
-    honest = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
-    crafted = min_max(scene(honest))
-    widest = torch.cdist(honest[None], honest[None]).max()
-    assert (honest - crafted).norm(dim=1).max() == pytest.approx(float(widest), rel=1e-3)
 
 
 def test_what_the_others_send() -> None:

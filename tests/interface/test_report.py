@@ -276,13 +276,6 @@ def test_what_clients_gave_away_is_told(tmp_path: Path) -> None:
     assert "<h2>Privacy</h2>" not in write_report(open_).read_text("utf-8")
 
 
-def test_a_run_being_prepared_is_not_a_run_yet(tmp_path: Path) -> None:
-    written_run(tmp_path / ".half.tmp", [record(1)])
-    done = written_run(tmp_path / "deep" / "done", [record(1)])
-    (tmp_path / "link").symlink_to(tmp_path.parent)
-    assert find_runs(tmp_path) == [done]
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"), [(3.21, "3.2 s"), (42.0, "42 s"), (600.0, "10 min"), (9000.0, "2 h 30 min")]
 )

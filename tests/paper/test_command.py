@@ -3,12 +3,9 @@
 import csv
 import shutil
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from paper.__main__ import main
-from paper.drawing import weight_by_rank
 from tests.interface.fedfew_command import Said, fedfew
 from tests.runtime.tiny_run import TINY
 
@@ -119,9 +116,3 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert said.status == 2
     assert code in said.err
     assert not list(tmp_path.iterdir())
-
-
-def test_weight_goes_to_the_frequent_first() -> None:
-    records: list[Any] = [{"weights": {"2": 0.25, "0": 0.75}}, {"weights": {"2": 1.0}}]
-    # client 2 took part twice with 1.25 of 2, client 0 once with 0.75 of 2, client 1 never
-    assert weight_by_rank(records, 3) == pytest.approx(np.array([0.625, 0.375, 0.0]))

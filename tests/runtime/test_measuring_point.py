@@ -1,6 +1,6 @@
 """One measuring point: every round scores the model after the server's turn, and what the clients made before it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from fedfew.core.types import Scores, Scoring, ServerState
 from fedfew.interface.charts.run_charts import accuracy
 from fedfew.methods import METHODS
 from fedfew.methods.fedmix import FedMix
-from fedfew.runs.checkpoints import Checkpoints
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 
@@ -73,15 +72,6 @@ def test_ema_evaluates_a_mean_over_the_rounds_and_changes_no_training(method: st
         torch.testing.assert_close(other.evaluated, mean)
         expected = score(parts.network, mean, parts.federation.test, parts.federation.validation)
         assert record["accuracy"] == pytest.approx(expected.accuracy)
-
-
-def test_a_checkpoint_keeps_the_mean(tmp_path: Path) -> None:
-    state = ServerState(1, torch.ones(3), torch.ones(3), ema=torch.full((3,), 0.5))
-    store = Checkpoints(tmp_path)
-    for wanted in (state, replace(state, round=2, ema=None)):
-        store.commit(wanted.round, store.write_state(wanted, {}), {})
-        found = store.newest(lambda facts: True, print).state
-        assert torch.equal(found.evaluated, wanted.evaluated) and (found.ema is None) == (wanted.ema is None)
 
 
 def test_the_model_of_a_run_is_what_was_evaluated(tmp_path: Path) -> None:

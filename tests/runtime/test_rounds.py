@@ -48,27 +48,6 @@ def test_every_state_can_be_gone_on_from(settings: dict[str, Any]) -> None:
         assert {**rest[-1][1], "seconds": 0} == {**whole[-1][1], "seconds": 0}
 
 
-def test_only_those_that_answered_are_counted() -> None:
-    parts, fleet = tiny_parts()
-    gone = AlteredFleet(fleet, lambda _, answers: [Missing(answers[0].client, Refusal.FAILED, ""), *answers[1:]])
-    states = play(parts, gone, 2)
-    counts: dict[int, int] = {}
-    for state, record in states:
-        for k in record["cohort"][1:]:
-            counts[k] = counts.get(k, 0) + 1
-        assert state.participation == counts
-        assert set(record["weights"]) == {str(k) for k in record["cohort"][1:]}
-
-
-def test_thirty_percent_dropout_for_many_rounds() -> None:
-    parts, fleet = tiny_parts(availability__dropout=0.3, participation=0.5, rounds=30)
-    records = [record for _, record in play(parts, fleet, 30)]
-    dropped = sum(len(left_out(record)) for record in records)
-    assert 0.15 < dropped / (30 * 6) < 0.45
-    assert {fault["code"] for record in records for fault in left_out(record)} == {"E411"}
-    assert all(record["loss"] is not None for record in records)
-
-
 def test_too_few_updates_skip_the_round() -> None:
     parts, fleet = tiny_parts(min_updates=3)
     two = AlteredFleet(fleet, lambda _, answers: answers[1:])
