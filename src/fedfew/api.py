@@ -10,7 +10,7 @@ from fedfew.config.names import own_code
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
-from fedfew.interface.batch import run_all
+from fedfew.interface.batch import run_with_names
 from fedfew.interface.console import warn
 from fedfew.interface.progress import follow
 from fedfew.runs.collection import open_runs
@@ -20,7 +20,7 @@ from fedfew.runs.session import Experiment, Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
 from fedfew.studies.compare import Comparison
-from fedfew.studies.sweep import cells_of, identity, located, repeated
+from fedfew.studies.sweep import cells_of, identity, located, named, repeated
 
 __all__ = ["compare", "resume", "run", "sweep"]
 
@@ -90,14 +90,16 @@ def sweep(
 
     The runs are stored in ``out`` and returned in the grid's order, the last key varying fastest. Finished ones are not
     repeated, interrupted ones continue. ``jobs`` run at a time. A run's error is raised after the others are done.
+    Where a backbone knows the classes by name, ``labels-names`` is run too, and comes last.
     """
     base, axes = repeated(source, overrides or {}, grid, seeds, fix)
     cells, folder = cells_of(source, base, axes, keep_settings=keep_settings), Path(out)
-    tally = run_all(cells, folder, jobs=jobs, command=f"fedfew.sweep(..., out={str(out)!r})")
+    tally = run_with_names(cells, folder, jobs=jobs, command=f"fedfew.sweep(..., out={str(out)!r})")
     for fault in tally.failed.values():
         raise fault
     if busy := tally.paths("busy"):
         raise FedfewError("E306", str(busy[0]), "another process is working on it")
+    cells = [*cells, *named(cells, folder)]
     pairs = zip(cells, located(cells, folder), strict=True)
     return [Run.open(path, allow_code=own_code(cell.config.document).values()) for cell, path in pairs if path]
 

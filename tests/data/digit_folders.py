@@ -46,21 +46,23 @@ def write_photographs(
     stock = {c: list(rng.permutation(np.flatnonzero(photos.train.labels.numpy() == c))) for c in numbers}
     for i in range(labels):
         c = numbers[i % len(numbers)]
-        _put(root / "server" / photos.classes[c], photos.train.samples.data[stock[c].pop()].numpy(), i)
+        put_image(root / "server" / photos.classes[c], photos.train.samples.data[stock[c].pop()].numpy(), i)
     for k in range(sites):
         most = [0.7 if j == k % len(numbers) else 0.1 for j in range(len(numbers))]
         for i, c in enumerate(rng.choice(numbers, images, p=most)):
-            _put(root / "clients" / f"site-{'ABCDEFGH'[k]}", photos.train.samples.data[stock[int(c)].pop()].numpy(), i)
+            put_image(
+                root / "clients" / f"site-{'ABCDEFGH'[k]}", photos.train.samples.data[stock[int(c)].pop()].numpy(), i
+            )
     lines = ["image,label"]
     held = np.concatenate([np.flatnonzero(photos.test.labels.numpy() == c)[: test // len(numbers)] for c in numbers])
     for i, place in enumerate(held.tolist()):
-        name = _put(root / "test" / "images", photos.test.samples.data[place].numpy(), i)
+        name = put_image(root / "test" / "images", photos.test.samples.data[place].numpy(), i)
         lines.append(f"images/{name},{photos.classes[int(photos.test.labels[place])]}")
     (root / "test" / LABELS).write_text("\n".join(lines) + "\n", "utf-8")
     return root
 
 
-def _put(folder: Path, pixels: np.ndarray, number: int) -> str:
+def put_image(folder: Path, pixels: np.ndarray, number: int) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{number:04d}.{SUFFIXES[number % len(SUFFIXES)]}"
     width, height = 32 + 8 * (number % 7), 32 + 8 * (number % 5)

@@ -8,8 +8,10 @@ from tests.interface.fedfew_command import Capture, fedfew
 from tests.runtime.tiny_run import TINY
 
 from fedfew.config.files import dumps
+from fedfew.interface.report.standing import standing
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
+from fedfew.studies.bounds import bounds_of
 from fedfew.studies.learning_curve import halves
 
 
@@ -101,3 +103,36 @@ def test_a_learning_curve_of_nothing_is_refused(
 
 def test_labels_are_halved_as_long_as_every_class_may_have_one() -> None:
     assert halves(80, 10) == [10, 20, 40, 80] and halves(30, 4) == [7, 15, 30] and halves(3, 4) == [3]
+
+
+PHOTOS = {"rounds": 1, "server.epochs": 1, "fleet.kind": "inline", "dataset.unlabeled": 40, "dataset.test": 20}
+PHOTOS |= {"labels": 20, "clients": 4, "model.size": 32, "method.name": "semifl"}
+
+
+def test_labels_and_names_alone_stand_beside_every_method_of_a_backbone_that_knows_them(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    words = [word for key, value in PHOTOS.items() if key != "method.name" for word in ("--set", f"{key}={value}")]
+    grid = ("--grid", "method.name=server-only,semifl", "--grid", "client.lr=0.1,0.2", "--seeds", "1")
+    said = fedfew(capsys, "sweep", "demo-photos", *words, *grid, "--out", tmp_path / "s", "--json")
+    assert said.status == 0, said.err
+    named = [cell["run"] for cell in said.json["cells"] if cell["cell"].startswith("labels-names")]
+    assert said.json["runs"]["ran"] == 5 and len(named) == 1, "client.lr does not matter to it"
+    table = fedfew(capsys, "compare", tmp_path / "s", "--by", "method", "--json").json
+    row = next(row for row in table["rows"] if row["key"]["method.name"] == "labels-names")
+    assert row["label"] == "labels + names" and row["difference"] is not None and not row["unpublished"]
+    others = [cell["run"] for cell in said.json["cells"] if cell["run"] not in named]
+    assert "knows classes by name" in " ".join(fedfew(capsys, "compare", *others, "--json").json["notes"])
+    semifl = Run.open(next(path for path in others if "semifl" in path))
+    bounds = {bound.name: bound for bound in bounds_of(semifl, list(map(Run.open, named)))}
+    assert bounds["labels-names"].same_seed and not bounds["labels-names"].mismatch
+    assert any(bar.name.startswith("labels-names") for bar in standing(semifl, list(bounds.values())))
+
+
+def test_a_run_on_a_backbone_that_knows_the_names_says_what_they_give(capsys: Capture, tmp_path: Path) -> None:
+    words = [word for key, value in PHOTOS.items() for word in ("--set", f"{key}={value}")]
+    said = fedfew(capsys, "run", "demo-photos", *words, "--out", tmp_path / "run", "--json")
+    assert said.status == 0 and Run.open(said.json["labels_names"]).method == "labels-names"
+    mnist = ("--set", "dataset.name=mini-mnist", "--set", "dataset.unlabeled=40")
+    said = fedfew(capsys, "run", "demo-photos", *words, *mnist, "--out", tmp_path / "digits", "--json")
+    assert said.status == 0 and "labels_names" not in said.json, "digits are no names"

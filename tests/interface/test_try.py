@@ -5,12 +5,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.data.digit_folders import CLASSES, write_digits, write_photographs
+from tests.data.digit_folders import CLASSES, put_image, write_digits, write_photographs
 from tests.docs.blocks import blocks_of
 from tests.interface.fedfew_command import Capture, fedfew
 
 from fedfew.core.extras import installed
+from fedfew.data import DATASETS
 from fedfew.data.cache import cache_folder
 from fedfew.interface import console
 from fedfew.interface.commands import demo
@@ -110,6 +112,20 @@ def test_a_folder_that_cannot_be_tried_is_refused(tmp_path: Path, capsys: Captur
     assert fedfew(capsys, "try", tmp_path / "nowhere").status == 2
 
 
+@pytest.mark.skipif(not installed("pretrained"), reason="needs the extra pretrained")
+def test_where_the_backbone_knows_the_names_try_says_what_they_give(tmp_path: Path, capsys: Capture) -> None:
+    photos = DATASETS["mini-cifar"]()
+    for name in ("bird", "truck"):
+        here = np.flatnonzero(photos.train.labels.numpy() == photos.classes.index(name)).tolist()
+        for folder, own in {f"server/{name}": here[:4], "clients/a": here[4:14], f"test/{name}": here[14:24]}.items():
+            for i in own:
+                put_image(tmp_path / "photos" / folder, photos.train.samples.data[i].numpy(), i)
+    words = ("--set", "model.name=efficientnet-lite0", "--set", "model.size=32", "--set", "rounds=1")
+    said = fedfew(capsys, "try", tmp_path / "photos", *words, "--out", tmp_path / "runs", "--json")
+    assert said.status == 0, said.err
+    assert said.json["labels_names"] == Run.open(tmp_path / "runs" / "labels-names").accuracy()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not installed("pretrained"), reason="needs the extra pretrained")
 @pytest.mark.skipif(not (cache_folder() / "cifar10").exists(), reason="needs `fedfew data fetch cifar10`")
@@ -180,7 +196,7 @@ def test_the_paper_s_methods_are_shown_in_80_columns_with_a_reason_each(
         (row,) = [line for line in lines if line.startswith(f"{arm.title}  ")]
         assert len(row) <= 80 and " %" in row and ("±" in row)  # in one line, not folded
         assert any(line.startswith(f"{arm.title}: {arm.why}.") for line in lines)
-    assert tuple(COMPARISONS["photos"][1])[1:3] == ("fedmix", "fedmatch")
+    assert tuple(COMPARISONS["photos"][1])[1:4] == ("labels-names", "fedmix", "fedmatch")
 
 
 def test_without_the_extra_it_shows_digits_and_says_what_would_show_photographs(

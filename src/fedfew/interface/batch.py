@@ -10,7 +10,7 @@ from fedfew.interface.console import complain, err, warn
 from fedfew.interface.progress import LONG, Progress, progress
 from fedfew.runtime.record import pace
 from fedfew.studies.parallel import advance_parallel
-from fedfew.studies.sweep import Cell, CellEvent, advance
+from fedfew.studies.sweep import Cell, CellEvent, advance, named
 
 ENDS = ("skipped", "busy", "finished", "paused", "failed")
 
@@ -51,6 +51,16 @@ def run_all(
         else advance(cells, folder, warn, until=until, anyway=anyway, command=command)
     )
     return follow_all(events, cells, command, jobs, until)
+
+
+def run_with_names(
+    cells: Sequence[Cell], folder: Path, *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
+) -> BatchResult:
+    """``run_all``, and beside it labels and class names alone wherever a backbone knows the names."""
+    tally = run_all(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
+    if more := named(cells, folder):
+        tally.ends += run_all(more, folder, jobs=jobs, until=until, anyway=anyway, command=command).ends
+    return tally
 
 
 def follow_all(

@@ -1,4 +1,7 @@
-"""Pairs a run with its bounds: the one rule by which comparisons, pages and reports judge a method."""
+"""Pairs a run with its bounds: the one rule by which comparisons, pages and reports judge a method.
+
+Where a frozen backbone knows the classes by name, labels and names without any site are a lower bound too.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,11 +12,14 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.methods import METHODS
-from fedfew.runs.run import BOUNDS, TITLES, Run
+from fedfew.models.backbones.imagenet import classes_named
+from fedfew.runs.run import BOUNDS, NAMES, TITLES, Run
 from fedfew.runs.summary import HEADLINE
 from fedfew.transforms import MEASURED
 
 METHOD, BASELINE, POOLED = "method.name", BOUNDS[0], BOUNDS[2]
+LOWER = (BASELINE, NAMES)
+"""Lower bounds, which ask no client."""
 CLIENT_KEYS = (
     "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
     "client_labels.", "compression.", "privacy.", "evaluate.every", "evaluate.clients", "evaluate.by_client",
@@ -27,14 +33,18 @@ RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "evaluate.stop"
 IMPLIED: dict[str, Any] = {"method.lambda_s": 1.0}
 """Values that hold for methods without the key."""
 WARMUP, POLICY, ORDER = "method.warmup", "norm.policy", "method.order"
-NO_FIRST_TURN = (BASELINE, POOLED, "semifl", "fl2")
+NO_FIRST_TURN = (*LOWER, POOLED, "semifl", "fl2")
 """Methods whose server does not train before the first round unless a warm-up is set."""
+KNOWS_NAMES = ("efficientnet-lite0", "resnet50")
+"""Backbones whose own classifier has names of classes; a sentence encoder knows words."""
 Flat = dict[str, Any]
 
 
 def settings(run: Run) -> Flat:
     """A run's settings as dotted keys, without the fleet and without keys that do not affect its method."""
-    unused = CLIENT_KEYS if run.method == BASELINE else () if has_objective(run.method) else ("objective.",)
+    unused: tuple[str, ...] = () if has_objective(run.method) else ("objective.",)
+    if run.method in LOWER:
+        unused = CLIENT_KEYS if run.method == BASELINE else (*CLIENT_KEYS, "server.")
     return {key: value for key, value in run.flat.items() if not key.startswith(("fleet.", *unused))}
 
 
@@ -42,6 +52,16 @@ def settings(run: Run) -> Flat:
 def has_objective(method: str) -> bool:
     """Whether [objective] affects a method; one that is not built in may use it."""
     return method not in METHODS or METHODS[method].takes("objective")
+
+
+def knows_names(run: Run) -> bool:
+    """Whether the run's frozen backbone knows two of its classes by name, or more."""
+    model, names = run.flat.get("model.name"), run.classes.get("classes", ())
+    if run.flat.get("model.train") != "head" or not run.labels:
+        return False
+    if model == "sentence":
+        return not all(name.isdigit() for name in names)
+    return model in KNOWS_NAMES and sum(bool(classes_named(name)) for name in names) > 1
 
 
 def varying(flats: Sequence[Flat]) -> list[str]:
@@ -60,11 +80,11 @@ def hashable(flat: Flat, key: str) -> Any:
 def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     """What two runs must share, apart from seeds, for their accuracies to be comparable.
 
-    Server-only training does not depend on the clients. ``keys`` are further keys that must be equal.
+    Lower bounds do not depend on the clients. ``keys`` are further keys that must be equal.
     """
     recipe = ("method.", "server.", "norm.", "seed", "dataset.seed")  # left to other_recipe
     at_clients = ("clients", "partition.", *(("client_labels.",) if run.flat.get("client_labels.each") else ()))
-    wanted, ignored = (SCENARIO, recipe + CLIENT_KEYS) if bound == BASELINE else (SCENARIO + at_clients, recipe)
+    wanted, ignored = (SCENARIO, recipe + CLIENT_KEYS) if bound in LOWER else (SCENARIO + at_clients, recipe)
     shared = {key: value for key, value in run.flat.items() if key.startswith(wanted) and key != "dataset.seed"}
     shared |= {key: run.flat.get(key) for key in keys if not key.startswith(ignored)}
     return json.dumps(shared, sort_keys=True)
@@ -111,7 +131,8 @@ class Bound:
     @property
     def role(self) -> str:
         """What it bounds; empty for FedAvg with true labels, which loses accuracy by averaging."""
-        return {BASELINE: "lower bound", POOLED: "upper bound"}.get(self.name, "")
+        roles = {BASELINE: "lower bound", NAMES: "lower bound where names are known", POOLED: "upper bound"}
+        return roles.get(self.name, "")
 
     @property
     def mismatch(self) -> str:
@@ -134,9 +155,12 @@ class Pairing:
     """Finds the bound of any run among others; each of these is read once."""
 
     def __init__(self, runs: Iterable[Run], name: str = BASELINE, keys: Sequence[str] = ()) -> None:
-        self.name, self.keys = name, keys if name == BASELINE else (*keys, *PASSES)
+        self.name, self.keys = name, keys if name in LOWER else (*keys, *PASSES)
         self._shared: Sequence[str] = ()
-        if name not in BOUNDS:  # any other method: the clients' settings are its own, unless all methods vary in them
+        if name not in (
+            *BOUNDS,
+            NAMES,
+        ):  # any other method: the clients' settings are its own, unless all methods vary in them
             self.keys = PASSES[:1]
             self._shared = [key for key in keys if not key.startswith(("method.", "aggregator."))]
         self._by_scenario: dict[str, list[Run]] = {}
@@ -151,9 +175,10 @@ class Pairing:
     def of(self, run: Run) -> Bound:
         """Of several with the same seeds it prefers the same recipe, then finished runs, then the most accurate."""
         comparable = self._by_scenario.get(scenario(run, self.name, self.keys), []) if self else []
-        recipes = {other: other_recipe(run, other) for other in comparable if other.path != run.path}
+        others = [other for other in comparable if other.path != run.path]
+        recipes = {other: [] if self.name == NAMES else other_recipe(run, other) for other in others}
         same = [other for other in recipes if other.seeds == run.seeds]
-        if len(same) > 1 and self.name not in BOUNDS:
+        if len(same) > 1 and self.name not in (*BOUNDS, NAMES):
             same = [o for o in same if all(o.flat.get(k) == run.flat.get(k) for k in self._shared)] or same
             if several := varying([settings(other) for other in same]):
                 return Bound(self.name, tuple(same), True, tuple(several))
@@ -172,5 +197,5 @@ def _is_scored(run: Run, method: str) -> bool:
 
 
 def bounds_of(run: Run, others: Sequence[Run]) -> list[Bound]:
-    """Server-only, FedAvg with true labels and pooled training in the scenario of a run."""
-    return [Pairing(others, name).of(run) for name in BOUNDS]
+    """Server-only, FedAvg with true labels and pooled training in the scenario of a run; labels and names, if known."""
+    return [Pairing(others, name).of(run) for name in (*(LOWER if knows_names(run) else LOWER[:1]), *BOUNDS[1:])]

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from fedfew.runs.intervals import FEWEST, MOST_SEEDS, POWER
-from fedfew.runs.run import Run
-from fedfew.studies.bounds import Pairing
+from fedfew.runs.run import NAMES, Run
+from fedfew.studies.bounds import Pairing, knows_names
 
 if TYPE_CHECKING:
     from fedfew.studies.compare import Row
 
 NOT_SEARCHED = "not searched for"
+SCENE = ("dataset.name", "dataset.path", "model.name", "model.train")
+"""Runs that share these have the same class names and backbone."""
 
 
 def row_notes(row: "Row", runs: Sequence[Run], mixed: Sequence[str], faults: Iterable[str]) -> list[str]:
@@ -46,6 +48,9 @@ def table_notes(rows: "Sequence[Row]", runs: Sequence[Run], pairing: Pairing) ->
         notes.append(f"Settings of all rows: {rows[0].tuned}")
     if not pairing:
         notes.append("No server-only run among these, so no difference is shown")
+    scenes = {tuple(run.flat.get(key) for key in SCENE): run for run in runs}
+    if not any(run.method == NAMES for run in runs) and any(map(knows_names, scenes.values())):
+        notes.append("The backbone knows classes by name: a labels-names run would show what is known without any site")
     return notes
 
 

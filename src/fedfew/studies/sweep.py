@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedfew.config.files import parse_set
+from fedfew.config.files import flat, parse_set
 from fedfew.config.names import own_code
 from fedfew.config.schema import load
 from fedfew.config.tables import Table, apply_overrides, read
@@ -17,9 +17,11 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest
 from fedfew.runs.folder import CONFIG, runs_in
-from fedfew.runs.run import Run
+from fedfew.runs.run import NAMES, Run
 from fedfew.runs.session import Session, reopen, start
 from fedfew.runtime.record import RoundRecord
+from fedfew.studies.bounds import SCENARIO, knows_names
+from fedfew.studies.verdict import baseline_of
 
 BUSY = ("E301", "E306")
 """Another process has just created the folder, or is working in it."""
@@ -87,6 +89,22 @@ def paths(cells: Sequence[Cell], folder: Path) -> list[Path]:
 def located(cells: Sequence[Cell], folder: Path) -> list[Path | None]:
     """The run of each cell; None if it has not begun."""
     return [path if (path / CONFIG).is_file() else None for path in paths(cells, folder)]
+
+
+def named(cells: Sequence[Cell], folder: Path) -> list[Cell]:
+    """Labels and class names alone, for each scenario of these cells whose backbone knows the classes by name."""
+    made: dict[str, Cell | None] = {}
+    for cell, path in sorted(
+        zip(cells, located(cells, folder), strict=True), key=lambda c: c[0].config.method_name != NAMES
+    ):
+        settings = {key: value for key, value in flat(cell.config.document).items() if key.startswith(SCENARIO)}
+        own = json.dumps([cell.config.seed, settings], sort_keys=True)
+        if cell.config.method_name == NAMES:
+            made[own] = None
+        elif own not in made and path and knows_names(Run.open(path)):
+            with contextlib.suppress(FedfewError):  # a method that cannot be compared with a lower bound
+                made[own] = Cell(f"{NAMES}-seed{cell.config.seed}", baseline_of(cell.config, NAMES))
+    return [cell for cell in made.values() if cell]
 
 
 def axes_of(options: Sequence[str]) -> dict[str, list[Any]]:

@@ -36,6 +36,10 @@ COMPARISONS: dict[str, tuple[str, dict[str, Arm]]] = {
         "demo-photos",
         {
             "server-only": Arm("server-only", ALONE),
+            "labels-names": Arm(
+                "labels + names",
+                "what the backbone knows of the classes' names is added to the labels, without any client",
+            ),
             "fedmix": Arm(
                 "FedMix + FedFreq",
                 "the paper's method: views of an image vote on its label (τ = 0.5, published 0.8); FedFreq counts rare "

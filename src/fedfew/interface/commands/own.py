@@ -16,6 +16,7 @@ from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.core.text import percent
 from fedfew.data import NOUNS, noun_of
 from fedfew.data.dataset import shown
 from fedfew.data.images.folders import Folder, read_once, scan
@@ -27,9 +28,9 @@ from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import new_folder
 from fedfew.runs.model_file import first_weights
-from fedfew.runs.run import Run
+from fedfew.runs.run import NAMES, Run
 from fedfew.runs.session import start
-from fedfew.studies.bounds import BASELINE
+from fedfew.studies.bounds import BASELINE, knows_names
 from fedfew.studies.verdict import FEWEST, Verdict, baseline_of, weigh
 
 NAME, LIST = "fedfew.toml", "check.csv"
@@ -142,14 +143,14 @@ def try_folder(folder: Path, overrides: dict[str, Any], out: Path | None, allow_
     if not plan.own:
         target.mkdir(parents=True, exist_ok=True)
         write_atomically(target / NAME, plan.suggestion.toml(Path(NAME), here=False).encode())
-    own, verdict = _train(config, target, folds, plan.suggestion.labels)
+    own, verdict, named = _train(config, target, folds, plan.suggestion.labels)
     if verdict is None:
         raise FedfewError("E310", str(target), "has no pair of runs on the same test images")
     better = own
     if verdict.gain.difference.mean < 0:  # with folds, server-only training has not seen all labels yet
         path = target / BASELINE
         better = Run.open(path) if path.exists() else _run(baseline_of(config), path, " on all labels")
-    about = {
+    about: dict[str, Any] = {
         "runs": str(target),
         "model": str(own.path),
         "recommended": str(better.path),
@@ -159,6 +160,9 @@ def try_folder(folder: Path, overrides: dict[str, Any], out: Path | None, allow_
     }
     lines = [f"fedfew evaluate {better.path}", f"fedfew export {better.path} --format onnx", f"fedfew watch {target}"]
     sentences, names = [verdict.sentence], [site.site for site in odd]
+    if named is not None:
+        about |= {"labels_names": named}
+        sentences.append(f"With the labels and the classes' names, without the sites: {percent(named)}.")
     if odd:
         sentences.append(f"{_look_different(names)}: label {FEWEST} images there.")
         folders = " ".join(shlex.quote(str(folder / "clients" / name)) for name in names)
@@ -171,19 +175,26 @@ def try_folder(folder: Path, overrides: dict[str, Any], out: Path | None, allow_
     return about | verdict.as_json(), show
 
 
-def _train(config: Config, target: Path, folds: int, labels: int) -> tuple[Run, Verdict | None]:
-    """Server-only and the method on the same split; with folds on each fold, and then the method on all labels."""
-    own: list[Run] = []
-    base: list[Run] = []
+def _train(config: Config, target: Path, folds: int, labels: int) -> tuple[Run, Verdict | None, float | None]:
+    """Server-only and the method on the same split; with folds on each fold, and then the method on all labels.
+
+    Last the accuracy of labels and class names alone, where a backbone knows the names."""
+    own, base, named = list[Run](), list[Run](), list[Run]()
     for fold in range(1, folds + 1):
         held = load(config.document, {"dataset.fold": f"{fold}/{folds}"})
         where, note = target / FOLDS / str(fold), f", fold {fold} of {folds}"
         base.append(_run(baseline_of(held), where / BASELINE, note))
         own.append(_run(held, where / config.method_name, note))
+        if knows_names(own[-1]):
+            named.append(_run(baseline_of(held, NAMES), where / NAMES, note))
     if not folds:
         base.append(_run(baseline_of(config), target / BASELINE))
     final = _run(config, target / config.method_name, " on all labels" if folds else "")
-    return final, weigh(own if folds else [final], base, labels, folds)
+    if not folds and knows_names(final):
+        named.append(_run(baseline_of(config, NAMES), target / NAMES))
+    own = own if folds else [final]
+    without = weigh(own, named, labels, folds) if named else None
+    return final, weigh(own, base, labels, folds), without.gain.base.mean if without else None
 
 
 def _run(config: Config, target: Path, note: str = "") -> Run:

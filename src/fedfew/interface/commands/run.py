@@ -78,7 +78,7 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         from fedfew.studies.verdict import weigh  # noqa: PLC0415 - only for a pair
 
         verdict = weigh([run], [alone], sum(run.classes.get("server", ())) or run.labels)
-    named = _train_baseline(session, NAMES) if baseline and run.summary.get("names") else None
+    named = _train_baseline(session, NAMES) if baseline and _knows_names(run) else None
     better = (alone if verdict.gain.difference.mean < 0 else run) if verdict is not None else None
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
@@ -97,6 +97,15 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         say(f"recommended model: {better.path if better else run.path}")
     elif has_baseline(config) and alone is None:
         note("What do the clients add? Without --no-baseline, `fedfew run` compares with server-only training.")
+
+
+def _knows_names(run: Run) -> bool:
+    """Whether labels and class names alone say something: a backbone knows the names."""
+    if run.flat.get("model.train") != "head":
+        return False
+    from fedfew.studies.bounds import knows_names  # noqa: PLC0415 - only with a frozen backbone
+
+    return knows_names(run)
 
 
 def _known_baseline(run: Run) -> "tuple[Run | None, Verdict | None]":

@@ -11,7 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
 from fedfew.data import noun_of
-from fedfew.interface.batch import BatchResult, follow_all, run_all
+from fedfew.interface.batch import BatchResult, follow_all, run_all, run_with_names
 from fedfew.interface.charts import Lines, Series, to_csv
 from fedfew.interface.charts.printed import draw
 from fedfew.interface.charts.printed import save as save_chart
@@ -66,7 +66,7 @@ def sweep(
         tally = follow_all(events, [], command)
         if seeds:
             folder /= WINNERS
-            tally = run_all([cell for plan in plans for cell in plan.winner(seeds)], folder, command=command)
+            tally = run_with_names([cell for plan in plans for cell in plan.winner(seeds)], folder, command=command)
     else:
         if ranges:
             raise FedfewError("E113", "--range", "is only for a search", "Add --optuna N, or give values with --grid")
@@ -74,7 +74,7 @@ def sweep(
             raise FedfewError("E103", "--grid", "there is nothing to vary", "Write e.g. --grid partition.mu=0.1,1,10")
         base, axes = repeated(config, base, axes_of(grid), seeds, fix)
         cells = cells_of(config, base, axes, keep_settings=keep_settings)
-        tally = run_all(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
+        tally = run_with_names(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
     return _told(tally, folder)
 
 

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedfew.runs.intervals import Interval, of_accuracy
-from fedfew.runs.run import Run
-from fedfew.studies.bounds import BASELINE, Bound
+from fedfew.runs.run import NAMES, Run
+from fedfew.studies.bounds import BASELINE, LOWER, Bound
 
-NAMES = {
+WORDS = {
     BASELINE: "server-only: the labels alone",
+    NAMES: "labels-names: labels, class names",
     "all-labels": "all-labels: FedAvg, true labels",
     "pooled": "pooled: everything, true labels",
 }
@@ -37,10 +38,10 @@ def standing(run: Run, bounds: Sequence[Bound]) -> list[Bar]:
     for bound in bounds:
         if (value := bound.accuracy()) is not None and bound.name != run.method:
             note = ", ".join(filter(None, (progress(bound), bound.mismatch)))
-            bars.append(_bar(NAMES[bound.name], value, bound.runs, note))
+            bars.append(_bar(WORDS[bound.name], value, bound.runs, note))
     if own is None or not bars:
         return []
-    position = 1 if bars[0].name == NAMES[BASELINE] else 0
+    position = sum(bar.name in (WORDS[name] for name in LOWER) for bar in bars)
     bars.insert(position, _bar(f"this run: {run.title}", own, (run,), "" if run.finished else _reached(run), True))
     return bars
 
@@ -72,7 +73,7 @@ def progress(bound: Bound) -> str:
 def no_verdict(run: Run, bounds: Sequence[Bound]) -> str:
     """Why it is unknown what the clients' images add; empty if the question does not arise yet."""
     lower = next((bound for bound in bounds if bound.name == BASELINE), None)
-    if run.method == BASELINE or lower is None or not run.finished:
+    if run.method in LOWER or lower is None or not run.finished:
         return ""
     start = "What the clients' data add is not known:"
     if not lower.runs:
