@@ -15,7 +15,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.data.shares import heterogeneity
 from fedfew.interface.charts.printed import bubbles, save
 from fedfew.studies.tables import as_csv
-from paper import few_drawing, few_page
+from paper import few_page
 from paper.arms import FIG3, TITLES
 from paper.claims import CLAIMS, partitions
 from paper.drawing import draw
@@ -79,7 +79,7 @@ def make(name: str, request: Request, study: Study) -> Figure:
         return _partitions(request)
     arms = results(name, request, study)
     if name in (FEW, SITES):
-        return Figure(name, request, CLAIMS[name](arms), few_drawing.draw(name, arms), few_page.as_table(arms), arms)
+        return Figure(name, request, CLAIMS[name](arms), few_page.draw(name, arms), few_page.as_table(arms), arms)
     return Figure(name, request, CLAIMS[name](arms), draw(name, arms), as_table(arms), arms, gains(arms))
 
 

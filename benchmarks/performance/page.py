@@ -14,13 +14,13 @@ from benchmarks.machine import BUSY, ROOT, busy, machine, progress
 from benchmarks.performance.text import COMMANDS, page_text
 
 RAW = argparse.RawDescriptionHelpFormatter
-RESULTS = ROOT / "benchmarks" / "results"
+RESULTS = ROOT / "benchmarks" / "results" / "performance.json"
 
 
 def with_output(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The options that all benchmarks have."""
     parser.add_argument("--json", action="store_true", help="print one JSON line last")
-    parser.add_argument("--page", type=Path, help="save the result in benchmarks/results and rewrite this page")
+    parser.add_argument("--page", type=Path, help=f"save the result in {RESULTS.name} and rewrite this page")
     parser.add_argument("--anyway", action="store_true", help="save the result even if other work runs")
     return parser
 
@@ -43,17 +43,16 @@ def finish(name: str, result: dict[str, Any], arguments: argparse.Namespace) -> 
     if about["busy_after"] > BUSY:
         progress(f"Other work took up to {about['busy_after']:.0%} of the cores meanwhile: measure again.")
     if arguments.page:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        RESULTS.write_text(json.dumps(kept() | {name: result}, indent=1) + "\n", "utf-8")
         write(arguments.page)
     if arguments.json:
         print(json.dumps(result))
 
 
 def kept() -> dict[str, Any]:
-    """The existing results."""
-    paths = {name: RESULTS / f"{name}.json" for name in COMMANDS}
-    return {name: json.loads(path.read_text("utf-8")) for name, path in paths.items() if path.is_file()}
+    """The existing results by benchmark."""
+    known: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    return {name: known[name] for name in COMMANDS if name in known}
 
 
 def write(page: Path) -> None:

@@ -26,7 +26,7 @@ MEMORY = 1 << 28
 """Bytes that the decompressor may use."""
 
 
-class Line(reading.Shape):
+class Line(reading.Content):
     """One run of an archive."""
 
     run: str

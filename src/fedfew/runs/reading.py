@@ -21,13 +21,13 @@ HEADER = 1 << 16
 """Upper limit for the header of a warm-up file, in bytes."""
 
 
-class Shape(BaseModel):
+class Content(BaseModel):
     """The part of a file's content that is relied on."""
 
     model_config = STRICT
 
 
-class Section(Shape):
+class Section(Content):
     """A section of the config with a name."""
 
     name: str
@@ -39,7 +39,7 @@ class DatasetSection(Section):
     seed: int
 
 
-class Document(Shape):
+class Document(Content):
     """run.toml, and the config in a manifest."""
 
     seed: int
@@ -53,7 +53,7 @@ class Document(Shape):
     fleet: dict[str, Any]
 
 
-class Classes(Shape):
+class Classes(Content):
     """classes.json; without the clients' counts where their classes are unknown."""
 
     classes: list[str]
@@ -61,7 +61,7 @@ class Classes(Shape):
     clients: list[list[Natural]]
 
 
-class Resumed(Shape):
+class Resumed(Content):
     """An environment that computed a part of a run."""
 
     fingerprint: dict[str, Any]
@@ -74,7 +74,7 @@ class Environment(Resumed):
     resumed: list[Resumed] = []
 
 
-class Summary(Shape):
+class Summary(Content):
     """summary.json; a run that has not finished has none."""
 
     model_sha256: str = ""
@@ -88,7 +88,7 @@ class Summary(Shape):
     privacy: dict[str, float | str | None] | None = None
 
 
-class Measures(Shape):
+class Measures(Content):
     """evaluation.json; a run without test images has none."""
 
     images: Natural
@@ -101,14 +101,14 @@ class Measures(Shape):
     sites: list[dict[str, Any]]
 
 
-class Seal(Shape):
+class Seal(Content):
     """How much of a journal a checkpoint covers."""
 
     bytes: Natural
     sha256: str
 
 
-class Facts(Shape):
+class Facts(Content):
     """The facts in a manifest besides the state."""
 
     document: Document
@@ -118,14 +118,14 @@ class Facts(Shape):
     rounds: Seal
 
 
-class Files(Shape):
+class Files(Content):
     """A checkpoint's files with their hashes."""
 
     state: Annotated[list[str], Len(2, 2)]
     parts: dict[str, Annotated[list[str], Len(2, 2)]]
 
 
-class Manifest(Shape):
+class Manifest(Content):
     """checkpoints/round-N.json."""
 
     round: Natural
@@ -133,7 +133,7 @@ class Manifest(Shape):
     facts: dict[str, Any]
 
 
-class Warmed(Shape):
+class Warmed(Content):
     """The metadata in checkpoints/warmup.safetensors."""
 
     done: Natural
@@ -147,7 +147,7 @@ class Warmed(Shape):
         return self.seconds / max(self.done, 1) * (self.total - self.done)
 
 
-class About(Shape):
+class About(Content):
     """The metadata of a model file."""
 
     model: Section

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from fedfew.config.tables import apply_overrides
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent
-from fedfew.runs.reading import Shape
+from fedfew.runs.reading import Content
 from fedfew.runs.run import Run
 from fedfew.studies.compare import Comparison
 from fedfew.studies.tables import as_markdown, escaped, texts
@@ -23,7 +23,7 @@ AGAIN = "Made by `fedfew card`. `fedfew rerun FILE --row N` runs a row again and
 VERSIONS = ("fedfew", "torch", "processor", "capability", "device")
 
 
-class CardRun(Shape):
+class CardRun(Content):
     """A run of the table."""
 
     row: int
@@ -34,7 +34,7 @@ class CardRun(Shape):
     made_with: dict[str, Any]
 
 
-class Card(Shape):
+class Card(Content):
     """The part of a card that a program reads."""
 
     shared: dict[str, Any]

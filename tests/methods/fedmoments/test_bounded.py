@@ -12,7 +12,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientSite, ClientUpdate
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.bounded import MIX, Opened, class_sums, histogram, own_mix, survey_sums
-from fedfew.methods.fedmoments.em import Scores
+from fedfew.methods.fedmoments.em import ClassScores
 from fedfew.methods.fedmoments.method import FEDMOMENTS
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.wire import Wire
@@ -22,10 +22,10 @@ from fedfew.transforms.privacy import Private
 NOISY = replace(METHOD, folds=2, fold_directions=6, most_steps=3, image_noise=0.05)
 
 
-def models(rng: torch.Generator) -> list[Scores]:
-    """Scores in 12 directions and, twice, in the first 6."""
+def models(rng: torch.Generator) -> list[ClassScores]:
+    """ClassScores in 12 directions and, twice, in the first 6."""
     made = [torch.randn(width, 4, generator=rng, dtype=torch.float64) for width in (WIDTH, 6, 6)]
-    return [Scores(weight * 3, weight[0], 1.0, 1.0, torch.full((4,), 0.25).double()) for weight in made]
+    return [ClassScores(weight * 3, weight[0], 1.0, 1.0, torch.full((4,), 0.25).double()) for weight in made]
 
 
 def neighbours(rng: torch.Generator) -> tuple[Tensor, Tensor]:

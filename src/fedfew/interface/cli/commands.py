@@ -220,14 +220,14 @@ app = group(
         OVERRIDES, RUNS_FOLDER, JOBS,
     ),
     command(
-        "show:report",
+        "runs:report",
         "Write an HTML report of a run or a folder of runs. It contains accuracies, bounds, charts, command, config, "
         "versions and hashes.",
         argument("path", "RUN|FOLDER", "A run folder, a folder of runs, or an archive."),
         path("--out", "FILE", "Where to write (default: report/index.html in it)."),
     ),
     command(
-        "show:watch",
+        "runs:watch",
         "Show runs in the browser as they advance.",
         argument("runs", "[RUNS]", "A run folder, or a folder that contains runs.", default=Path("runs")),
         text("--host", "ADDRESS", "Address to listen on; any but loopback requires a token.", default="127.0.0.1"),

@@ -1,11 +1,12 @@
-"""fedfew ls, track and archive: list runs, send their rounds to a tracker, keep their records. No torch."""
+"""fedfew ls, track, archive, report and watch: list runs, send, keep and show their records. `ls` needs no torch."""
 
+import webbrowser
 from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent
-from fedfew.interface.console import Answer, print_table, say
+from fedfew.interface.console import Answer, err, print_json, print_table, say
 from fedfew.interface.sinks import SINKS
 from fedfew.runs.collection import SUFFIX, is_archive, open_runs, runs_below, unpack, write_archive
 
@@ -67,3 +68,27 @@ def archive(source: Path, to: Path) -> Answer:
     lines = [f"{to}: the records of {done} run{'' if done == 1 else 's'}"]
     lines += [f"left out, not finished: {name}" for name in left]
     return {"to": str(to), "copied": done, "not_finished": left}, lambda: say("\n".join(lines))
+
+
+def report(path: Path, out: Path | None) -> Answer:
+    from fedfew.interface.report import write_report  # noqa: PLC0415 - with charts and templates
+
+    written = write_report(path, out)
+    return {"report": str(written), "bytes": written.stat().st_size}, lambda: say(f"report: {written}")
+
+
+def watch(runs: Path, host: str, port: int | None, open_: bool, json: bool) -> None:
+    from fedfew.interface.page.app import serve  # noqa: PLC0415 - a web server
+
+    if not runs.is_dir():
+        raise FedfewError("E302", str(runs), "is not a folder" if runs.exists() else "does not exist")
+
+    def announce(address: str) -> None:
+        if json:
+            print_json({"url": address})
+        else:
+            err.print(f"watching {runs}: [link]{address}[/link]  (Ctrl-C ends)", soft_wrap=True)
+        if open_:
+            webbrowser.open(address)
+
+    serve(runs, host, port, announce)

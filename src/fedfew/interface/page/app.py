@@ -171,12 +171,12 @@ def _html(pages: Any, template: str, status: int = 200, **content: Any) -> Respo
 
 
 async def _not_found(pages: Any, request: Request, error: Exception) -> Response:
-    return _html(pages, "fault.html", 404, title="Not found", text="There is nothing at this address.")
+    return _html(pages, "layout.html", 404, title="Not found", text="There is nothing at this address.")
 
 
 async def _fault(pages: Any, request: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, FedfewError) and error.code == "E302" else 409
-    return _html(pages, "fault.html", status, title="Cannot be shown", text=str(error))
+    return _html(pages, "layout.html", status, title="Cannot be shown", text=str(error))
 
 
 def listen(host: str, port: int | None) -> socket.socket:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.types import ClientUpdate
-from fedfew.methods.fedmoments.em import Scores, Shape
+from fedfew.methods.fedmoments.em import ClassScores, Shape
 from fedfew.methods.fedmoments.survey import Survey, Tally, moments_of
 from fedfew.transforms.privacy import blurred
 
@@ -63,12 +63,12 @@ def survey_sums(y: Tensor) -> Tensor:
     return torch.cat([torch.tensor([COUNT * len(y)]), MEAN / radius * sums[:width], sums[width:]])
 
 
-def histogram(v: Tensor, model: Scores) -> Tensor:
+def histogram(v: Tensor, model: ClassScores) -> Tensor:
     """Σ softmax(z) (C), to which one image adds at most 1."""
     return model(v).softmax(1).sum(0)
 
 
-def own_mix(counts: Tensor, model: Scores, noise: float) -> Tensor:
+def own_mix(counts: Tensor, model: ClassScores, noise: float) -> Tensor:
     """π_k from a noisy histogram.
 
     With β of the probability on an image's own class and the rest on all alike, h/n = β π + (1 − β)/C. β is the mean
@@ -84,7 +84,7 @@ SURE = 0.7
 """β"""
 
 
-def class_sums(v: Tensor, y: Tensor, models: Sequence[Scores], mix: Tensor) -> Tensor:
+def class_sums(v: Tensor, y: Tensor, models: Sequence[ClassScores], mix: Tensor) -> Tensor:
     """Σ g of a step of EM, given the site's class mix."""
     parts = []
     for model, weight in zip(models, model_weights(len(models)), strict=True):
@@ -102,7 +102,7 @@ def model_weights(models: int) -> list[float]:
     return [FIRST**0.5, *[((1 - FIRST) / (models - 1)) ** 0.5] * (models - 1)]
 
 
-def step_answer(v: Tensor, y: Tensor, models: Sequence[Scores], noise: float) -> Tensor:
+def step_answer(v: Tensor, y: Tensor, models: Sequence[ClassScores], noise: float) -> Tensor:
     """What a site makes of its images in a step of EM, before the noise on it."""
     deviation = noise / MIX**0.5
     counts = blurred(histogram(v, models[0]), deviation)

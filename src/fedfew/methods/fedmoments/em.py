@@ -86,7 +86,7 @@ class ClassSums:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class ClassScores:
     """A model that clients score their images with: z = v W + b, at a temperature T; α and m of their class mixes."""
 
     weight: Tensor
@@ -104,7 +104,7 @@ class Scores:
         return float(torch.cdist(weight, weight).max())
 
 
-def packed(models: Sequence[Scores], before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+def packed(models: Sequence[ClassScores], before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     """Models for the server's state, with the weights before them."""
     first, *rest = models
     weight, bias = first.weight.float(), first.bias.float()
@@ -121,16 +121,16 @@ def packed(models: Sequence[Scores], before: Mapping[str, Tensor] | None) -> dic
     }
 
 
-def sent_scores(payload: Payload) -> list[Scores]:
+def sent_scores(payload: Payload) -> list[ClassScores]:
     """The models in a message to a client."""
     weights = [payload["weight"], *payload["fold_weight"]]
     biases = [payload["bias"], *payload["fold_bias"]]
     rest = zip(payload["temperature"].tolist(), payload["alpha"].tolist(), payload["mix"].double(), strict=True)
-    return [Scores(w.double(), b.double(), *more) for w, b, more in zip(weights, biases, rest, strict=True)]
+    return [ClassScores(w.double(), b.double(), *more) for w, b, more in zip(weights, biases, rest, strict=True)]
 
 
 def client_sums(
-    v: Tensor, y: Tensor, models: list[Scores], before: Scores, step: float, steps: int, fewest: int = 0
+    v: Tensor, y: Tensor, models: list[ClassScores], before: ClassScores, step: float, steps: int, fewest: int = 0
 ) -> tuple[Tensor, Tensor]:
     """What a client with images v (and y) sends, see ``Shape``; and its images' classes by the first model.
 

@@ -57,7 +57,7 @@ from fedfew.transforms.compression import Compressed, Int8
 NEW = 0.25
 """The survey ends when at most this share of a round's clients are new."""
 SHARPEST = 1000.0
-"""Largest sharpness of scores that a site computes, see ``Scores.sharpness``; on CIFAR-10 it was 21."""
+"""Largest sharpness of scores that a site computes, see ``ClassScores.sharpness``; on CIFAR-10 it was 21."""
 SMALLEST = 1e-7
 """Smallest scale that a site divides by: with 0 one image's y is not a number, and neither is the sum of all."""
 

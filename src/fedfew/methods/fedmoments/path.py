@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedfew.methods.fedmoments.em import (
+    ClassScores,
     ClassSums,
-    Scores,
     class_sums,
     linear,
     spread_of,
@@ -77,14 +77,14 @@ class Path:
         """How many labels each class has."""
         return torch.bincount(self.labels, minlength=len(self.anchor)).double()
 
-    def start(self, mix: Tensor) -> Scores:
+    def start(self, mix: Tensor) -> ClassScores:
         """The first scores: directions of the shrunk class means, none of which wins by its length."""
         head = torch.linalg.solve(self.prior.within, self.anchor.T)
         norm = (self.anchor.T * head).sum(0).clamp_min(1e-6).sqrt()
         head = head / norm * norm.mean()
         return self._scores(head, torch.zeros_like(mix), None, mix)
 
-    def step(self, sums: ClassSums, mix: Tensor) -> Scores:
+    def step(self, sums: ClassSums, mix: Tensor) -> ClassScores:
         """The scores after an M-step on the clients' sums, given for v."""
         d, labels = len(self.anchor[0]), self.counts
         mine, images = self.labeled[:, :d], sums.counts.sum()
@@ -113,13 +113,13 @@ class Path:
         weight = self.space.basis[:, : len(head)] @ head
         return weight, bias - self.space.centre @ weight
 
-    def _scores(self, head: Tensor, bias: Tensor, curve: Tensor | None, mix: Tensor) -> Scores:
+    def _scores(self, head: Tensor, bias: Tensor, curve: Tensor | None, mix: Tensor) -> ClassScores:
         target = self.rule.confidence
         if curve is None:  # the scores were made from the labeled images, so they are surer of these than of others
             curve = sureness(self.labeled[:, : len(head)] @ head + bias) / len(self.labels)
             target = min(0.9, target + 0.1)
         temperature = temperature_for(curve, target)
-        return Scores(*self._raw(head / temperature, bias / temperature), temperature, self.prior.alpha, mix)
+        return ClassScores(*self._raw(head / temperature, bias / temperature), temperature, self.prior.alpha, mix)
 
 
 def paths_of(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Payload
 from fedfew.methods.fedmoments.basis import Frame
-from fedfew.methods.fedmoments.em import ClassSums, Scores, Shape, sent_scores
+from fedfew.methods.fedmoments.em import ClassScores, ClassSums, Shape, sent_scores
 from fedfew.methods.fedmoments.survey import Tally, matrix_of
 from fedfew.models.backbones.pretrained import LENGTH
 
@@ -81,7 +81,7 @@ def odd_header(sums: Tensor, shape: Shape, examples: int) -> str:
     return ""
 
 
-def odd_classes(sums: ClassSums, frame: Frame, model: Scores, examples: int, longest: float) -> str:
+def odd_classes(sums: ClassSums, frame: Frame, model: ClassScores, examples: int, longest: float) -> str:
     """Why a client that was sent this model cannot have these sums; empty if it can."""
     counts, width = sums.counts, len(model.weight)
     slack = 1e-3 * examples + 1e-3
