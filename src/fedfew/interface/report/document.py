@@ -24,6 +24,7 @@ from fedfew.interface.report.standing import no_verdict, standing
 from fedfew.runs.collection import SUFFIX, is_archive, read_all
 from fedfew.runs.folder import CONFIG, siblings
 from fedfew.runs.run import Run
+from fedfew.runs.summary import newest
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import bounds_of
 from fedfew.studies.verdict import verdict
@@ -56,7 +57,7 @@ def environment(*folders: str) -> Environment:
     """Templates of a package's folder with their filters; everything put into a page is escaped."""
     loaders = [PackageLoader(f"fedfew.interface.{name}", "templates") for name in (*folders, "report")]
     made = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    filters: list[Callable[..., Any]] = [percent, size, duration, dumps]
+    filters: list[Callable[..., Any]] = [percent, size, duration, dumps, newest]
     filters += [words.marked, words.setup, words.origin, words.privacy, words.spark]
     made.filters |= {filter_.__name__: filter_ for filter_ in filters}
     made.globals["version"] = metadata.version("fedfew")
