@@ -1,23 +1,18 @@
 """The pages and tables of the benchmarks: figures read from what a command prints, with misses and limits reported."""
 
-from math import ceil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from benchmarks.leaks import measured, of_model, of_survey
 from benchmarks.performance.page import kept
-from benchmarks.performance.peers_table import targets
 from benchmarks.performance.text import page_text
 from benchmarks.reliability import faults
 from benchmarks.reliability.targets import TARGETS
 from benchmarks.scanners import Scanner, sites
 from benchmarks.secure_sums import EXCHANGES, open_round, secure_round
 
-from benchmarks import compression, scanners
-from fedfew.config.parts import assemble
-from fedfew.config.schema import load
+from benchmarks import scanners
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,19 +49,6 @@ def test_misses_and_time_limits_are_told_from_success() -> None:
     assert (late.state, late.figure) == ("out of time", "not done within 0 s")
 
 
-def test_the_page_says_what_was_missed_and_what_was_not_run(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"# Head\n\n{faults.BEGIN}\nof last year\n{faults.END}\n\nTail\n", "utf-8")
-    result = {"state": "missed", "figure": "kills: 5", "command": "python -m x", "seconds": 3}
-    result |= {"date": "d", "machine": "m"}
-    faults.write_page({"R1": result}, page)
-    text = page.read_text("utf-8")
-    assert text.startswith("# Head\n") and text.endswith("Tail\n") and "last year" not in text
-    assert "0 of" in text
-    assert "| **missed** | kills: 5 | `python -m x` | d, 3 s |" in text
-    assert text.count("**not run**") == len(TARGETS) - 1
-
-
 def test_the_survey_of_few_images_names_them_and_noise_for_single_images_hides_them() -> None:
     x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).double()
     auc, rate, nearest = measured(of_survey(0.0), x, 5, 0)
@@ -92,15 +74,6 @@ def test_sites_that_leave_before_the_third_answer_are_not_in_the_sum_and_later_o
     assert secure_round(VECTORS, exchange)["in_the_sum"] == (7 if exchange <= 3 else 10)
 
 
-def test_bytes_of_an_update_are_those_of_its_codec() -> None:
-    changes: dict[str, Any] = {"model.width": 4, "dataset.unlabeled": 100, "dataset.test": 50, "server.epochs": 1}
-    changes["fleet.kind"] = "inline"
-    layout = assemble(load("quick", changes)).network.layout
-    size, accuracy = compression.measure("fedmix", changes | compression.KINDS["int8"], seed=0, rounds=1)
-    assert size == layout.trainable + 4 * ceil(layout.trainable / 1024) + 4 * (layout.size - layout.trainable)
-    assert 0 <= accuracy <= 1
-
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -109,17 +82,6 @@ def test_the_page_is_what_the_kept_results_say() -> None:
     assert page == page_text(kept()), "run `python -m benchmarks.performance.page docs/understand/performance.md`"
     assert "Not measured yet" not in page
     assert page.index("## Against the targets") < page.index("## Against plain PyTorch")
-
-
-def test_misses_are_told() -> None:
-    results = kept()
-    workloads = results["peers"]["workloads"]
-    for kind, seconds in {"pool": 2.0, "torch": 5.0, "flower": 3.0}.items():
-        workloads["cifar"]["contestants"][kind]["seconds"] = seconds
-    results["peers"]["targets"] = targets(workloads)
-    page = page_text(results)
-    assert "| cifar: pool against plain PyTorch | ≥ 2 | 2.50 | met |" in page
-    assert "| cifar: pool against Flower's simulation | ≥ 2 | 1.50 | **missed** |" in page
 
 
 def scanner(kind: str, high: bool, gains: tuple[float, ...] = (1.0, 1.0, -1.0)) -> Scanner:

@@ -11,7 +11,7 @@ from benchmarks.machine import run_watched
 from benchmarks.performance import peer_fedfew, peer_torch
 from benchmarks.performance.peers import summary
 from benchmarks.performance.peers_table import ratio, rows, targets
-from benchmarks.performance.workloads import WARM, Cost, Workload, cost, open_workload
+from benchmarks.performance.workloads import Cost, Workload, cost, open_workload
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedfew.config.parts import Parts, assemble
@@ -30,14 +30,6 @@ def parts_of(folder: Path) -> Parts:
 
 def images_of(parts: Parts, client: int) -> Samples:
     return parts.federation.samples.take(torch.from_numpy(parts.federation.partition.of(client)))
-
-
-@pytest.mark.parametrize("workload", ["digits", "photographs"])
-def test_timed_clients_are_equal_and_the_others_only_warm_up(workload: str, request: pytest.FixtureRequest) -> None:
-    opened = open_workload(request.getfixturevalue(workload))
-    built, partition = opened.workload, assemble(opened.config).federation.partition
-    assert [len(partition.of(k)) for k in opened.timed] == [built.images] * built.clients
-    assert [len(partition.of(k)) for k in opened.warm] == [built.warm] * WARM
 
 
 @pytest.mark.parametrize("workload", ["digits", "photographs"])

@@ -6,15 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from benchmarks.machine import memory_of, own_peak, tree
-from benchmarks.performance.phases import KINDS, client_of, phases_of
-from benchmarks.performance.precision import KINDS as KINDS_OF_PRECISION
-from benchmarks.performance.precision import measure, network
+from benchmarks.performance.phases import KINDS, client_of
 from benchmarks.performance.scaling import cell, run, targets
 from benchmarks.performance.workloads import WARM, open_workload
-
-from fedfew.data.samples import Images
 
 
 def test_a_cell_asks_its_clients_and_trains_nobody() -> None:
@@ -33,15 +28,6 @@ def test_targets_compare_the_most_clients_with_the_fewest() -> None:
     result = targets([small, large, few, few | {"peak_mb": 440.0}])
     assert [target["got"] for target in result] == pytest.approx([4.0, 10.0, 250.0, 1.1])
     assert [target["met"] for target in result] == [True, False, False, True]
-
-
-def test_phases_come_from_a_real_run(digits: Path) -> None:
-    opened = open_workload(digits, kind="inline")
-    result = phases_of(opened, 2)
-    parts = ("server", "clients", "aggregate", "evaluate", "checkpoint")
-    assert set(result) == {*parts, "round"}
-    assert result["server"] > 0
-    assert result["clients"] > 0
 
 
 def test_a_clients_time_is_told_by_kind_and_adds_up(photographs: Path) -> None:
@@ -67,14 +53,3 @@ def test_memory_is_that_of_a_whole_tree() -> None:
         child.communicate("")
     assert memory_of(child.pid) == 0
     assert own_peak() >= memory_of(os.getpid())
-
-
-def test_precision_compares_the_same_network_in_both_types() -> None:
-    full, half = (network(8, kind) for kind in KINDS_OF_PRECISION)
-    assert full.vector.equal(half.vector)
-    images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
-    assert half(Images(images)).dtype == torch.float32
-    assert 0 < (full(Images(images)) - half(Images(images))).abs().max() < 0.1
-    result = measure(8, images=2, repeats=1)
-    for name in ("forward", "forward and backward"):
-        assert result[name]["ratio"] == pytest.approx(result[name]["float32"] / result[name]["bfloat16"])
