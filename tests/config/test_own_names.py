@@ -80,16 +80,21 @@ def test_a_model_that_is_an_instance_keeps_its_weights_and_is_not_trained_itself
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("part", "words"),
     [
-        ("three_classes", r"returns \(2, 3\) for two samples of 1×28×28; 10 classes need \(2, 10\)"),
-        ("another_size", "fails on samples of 1×28×28: RuntimeError"),
-        ("no_model", "returned a str"),
+        (
+            {"model": {"name": f"{OWN}:three_classes"}},
+            r"\(2, 3\) for two samples of 1×28×28; 10 classes need \(2, 10\)",
+        ),
+        ({"model": {"name": f"{OWN}:another_size"}}, "fails on samples of 1×28×28: RuntimeError"),
+        ({"model": {"name": f"{OWN}:no_model"}}, "returned a str"),
+        ({"partition": {"kind": f"{OWN}:forgetful"}}, "assigned 6"),
+        ({"partition": {"kind": f"{OWN}:one_short"}}, "5 lists for 6 clients"),
     ],
 )
-def test_a_model_that_does_not_fit_the_images_is_refused(name: str, words: str) -> None:
+def test_a_part_that_does_not_fit_the_images_is_refused(part: dict[str, Any], words: str) -> None:
     with pytest.raises(FedfewError, match=words) as caught:
-        assemble(load(SMALL | {"model": {"name": f"{OWN}:{name}"}}))
+        assemble(load(SMALL | part))
     assert caught.value.code == "E115"
 
 
@@ -125,13 +130,6 @@ def test_a_method_can_know_the_number_of_clients() -> None:
     config = load(SMALL, {"method.name": f"{OWN}:Knowing"})
     assert config.method.population == config.document["method"]["population"] == 6  # type: ignore[attr-defined]
     assert load(SMALL, {"method.name": f"{OWN}:Knowing", "method.population": 9}).document["method"]["population"] == 9
-
-
-@pytest.mark.parametrize(("name", "words"), [("forgetful", "assigned 6"), ("one_short", "5 lists for 6 clients")])
-def test_a_partition_that_loses_images_or_clients_is_refused(name: str, words: str) -> None:
-    with pytest.raises(FedfewError, match=words) as caught:
-        federation_of(load(SMALL, {"partition.kind": f"{OWN}:{name}"}))
-    assert caught.value.code == "E115"
 
 
 def test_the_pool_and_a_resume_use_it_too_and_give_the_same_bits(tmp_path: Path) -> None:

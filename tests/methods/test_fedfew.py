@@ -52,9 +52,11 @@ def test_the_ratio_of_two_mixes() -> None:
     assert shift.tolist() == pytest.approx([log(2), -log(2), 0.0, 0.0])
 
 
-@pytest.mark.parametrize("correction", [0.0, 1.0, 0.5])
-def test_a_client_step_is_the_equation(correction: float) -> None:
-    method, site, theta = fedfew(steps=20, concentration=1.0, correction=correction), client_site(0), random_theta(1)
+@pytest.mark.parametrize(("correction", "soft"), [(0.0, False), (1.0, False), (0.5, False), (1.0, True)])
+def test_a_client_step_is_the_equation(correction: float, soft: bool) -> None:
+    """With hard labels, or with the adjusted probabilities as they are."""
+    method, site = fedfew(steps=20, concentration=1.0, correction=correction, soft=soft), client_site(0)
+    theta = random_theta(1)
     trained = method.train_client(payload(theta), site, generator(7))
 
     adjusted, mix, rng = labelled(method, site, theta)
@@ -63,8 +65,8 @@ def test_a_client_step_is_the_equation(correction: float) -> None:
     views = site.samples.take(order).strong(rng).data
     free = theta.clone().requires_grad_()
     logits = linear_logits(free, views) + correction * (mix / EVEN).log()
-    expected = theta - 0.1 * gradient_of(cross_entropy(logits, labels[order]), free)
-    torch.testing.assert_close(trained.reply["psi"], expected, rtol=1e-4, atol=1e-6)
+    loss = cross_entropy(logits, (adjusted if soft else labels)[order])
+    torch.testing.assert_close(trained.reply["psi"], theta - 0.1 * gradient_of(loss, free), rtol=1e-4, atol=1e-6)
     assert trained.votes is not None
     assert torch.equal(trained.votes, labels)
 
@@ -90,19 +92,6 @@ def test_consistency_adds_the_agreement_of_two_noisy_views_of_every_image(thresh
     expected = theta - 0.1 * gradient_of(loss, free)
     torch.testing.assert_close(trained.reply["psi"], expected, rtol=1e-4, atol=1e-6)
     assert trained.metrics["coverage"] == len(sure) / len(site)
-
-
-def test_soft_labels_are_the_adjusted_probabilities() -> None:
-    method, site, theta = fedfew(steps=20, soft=True), client_site(0), random_theta(1)
-    trained = method.train_client(payload(theta), site, generator(7))
-
-    adjusted, mix, rng = labelled(method, site, theta)
-    order = torch.randperm(len(site), generator=rng)
-    views = site.samples.take(order).strong(rng).data
-    free = theta.clone().requires_grad_()
-    logits = linear_logits(free, views) + (mix / EVEN).log()
-    loss = -(adjusted[order] * logits.log_softmax(1)).sum(1).mean()
-    torch.testing.assert_close(trained.reply["psi"], theta - 0.1 * gradient_of(loss, free), rtol=1e-4, atol=1e-6)
 
 
 def moved(monkeypatch: pytest.MonkeyPatch, **options: Any) -> float:
