@@ -10,45 +10,13 @@ from paper.arms import Arm
 from paper.figure import Figure
 from paper.measures import Verdict
 from paper.page import better_server, put, report, section
-from paper.plan import Plan, cells
-from paper.results import ArmResult, Results, level, results
+from paper.results import ArmResult, Results, level
 from paper.study import Request, Study, published
 from tests.docs.test_blocks import ROOT
-from tests.runtime.tiny_run import TINY
 from tests.studies.runs_by_hand import by_hand, flat
 
-from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
-from fedfew.studies.sweep import advance
-
-
-def test_results_take_unfinished_runs_only_while_there_is_no_finished_one(tmp_path: Path) -> None:
-    preset = tmp_path / "tiny.toml"
-    preset.write_text(dumps(TINY), "utf-8")
-    study, planned = Study(tmp_path / "s"), cells(Plan(str(preset), None, 2, {"rounds": 2}), ["extra"])["extra"]
-    request = Request("", None, 2, study.names(planned))
-    first, second = (planned[("", "FedMix + FedFreq"), seed] for seed in (0, 1))
-
-    def told(fault: FedfewError) -> None:
-        raise AssertionError(fault)
-
-    rounds = advance([first], study.path, told)
-    next(rounds)
-    next(rounds)
-    rounds.close()
-    arm = results("extra", request, study)["", "FedMix + FedFreq"]
-    assert ([run.done for run in arm.runs], arm.partial, arm.finished) == ([1], True, False)
-    list(advance([second], study.path, told))
-    arm = results("extra", request, study)["", "FedMix + FedFreq"]
-    assert [(run.seeds, run.done) for run in arm.runs] == [((1, 1), 2)]
-    assert (arm.partial, arm.finished) == (False, False), "one of the two seeds is still missing"
-    list(advance([first], study.path, told))
-    arm = results("extra", request, study)["", "FedMix + FedFreq"]
-    assert arm.finished
-    values = [Run.open(run.path).accuracy() for run in arm.runs]
-    assert mean_of(arm) == pytest.approx(sum(v for v in values if v is not None) / 2)
-    assert results("extra", request, study)["", "FedMix + FedAvg"].runs == ()
 
 
 def test_requests_are_remembered_figure_by_figure(tmp_path: Path) -> None:
