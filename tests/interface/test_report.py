@@ -3,7 +3,6 @@
 import json
 import random
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean, stdev
@@ -117,13 +116,6 @@ def test_a_report_is_one_file_that_asks_for_nothing(runs: Path, tmp_path: Path) 
         assert len(page.all("id")) == len(set(page.all("id")))
         assert "width=device-width" in text and "@media print" in text and "prefers-color-scheme: dark" in text
         assert all(set(names.split()) <= set(page.all("id")) for names in page.all("aria-labelledby"))
-
-
-def test_missing_bounds_are_said_plainly(runs: Path, tmp_path: Path) -> None:
-    shutil.copytree(runs / "mix", tmp_path / "alone")
-    text = page_of(write_report(tmp_path / "alone")).text
-    assert "What the clients' data add is not known: there is no server-only run in the same folder." in text
-    assert "The same folder has no server-only or all-labels or pooled run of this scenario" in text
 
 
 def test_a_folders_report_has_mean_and_interval_over_seeds(tmp_path: Path) -> None:
@@ -281,16 +273,6 @@ def test_what_clients_gave_away_is_told(tmp_path: Path) -> None:
 )
 def test_durations_for_people(seconds: float, words: str) -> None:
     assert duration(seconds) == words
-
-
-def test_an_unfinished_bound_is_marked_and_a_pair_gives_a_verdict(runs: Path, tmp_path: Path) -> None:
-    text = page_of(write_report(runs / "mix", tmp_path / "pair.html")).text
-    assert "with your labels alone" in text and "points [" in text
-    run = written_run(tmp_path / "run", [record(1), record(2)], rounds=2)
-    written_run(tmp_path / "lower", [record(1, accuracy=0.1)], rounds=2, method__name="server-only")
-    text = page_of(write_report(run)).text
-    assert "server-only: the labels alone (not finished, round 1 of 2)" in text
-    assert "so far, not finished" in text and "with your labels alone" not in text
 
 
 def test_confusions_calibration_and_measures_are_shown(runs: Path, tmp_path: Path) -> None:

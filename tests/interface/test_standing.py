@@ -9,7 +9,7 @@ from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.standing import no_verdict, standing
-from fedfew.interface.report.words import marked, setup
+from fedfew.interface.report.words import marked
 from fedfew.runs.collection import read_all
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import bounds_of
@@ -92,11 +92,6 @@ def test_a_comparison_has_the_result_first_and_the_settings_in_a_line(tmp_path: 
     assert table.columns[:3] == ["method", "accuracy in %", "against server-only"]
     assert sorted(table.settings) == ["partition.mu 0.1", "partition.mu 1.0", "partition.mu 1.0"]
     assert not any("objective" in line for line in table.settings)  # FedMix has no use for that section
-
-
-def test_labels_at_clients_are_part_of_the_story(tmp_path: Path) -> None:
-    run = written_run(tmp_path / "run", [record(1)], client_labels__each=5, client_labels__share=0.2)
-    assert "5 labels at 20 % of the clients" in setup(Run.open(run))
 
 
 def test_commands_in_a_sentence_are_code() -> None:

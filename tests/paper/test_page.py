@@ -2,14 +2,13 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from matplotlib.figure import Figure as Drawing
 from paper.arms import Arm
 from paper.figure import Figure
 from paper.measures import Verdict
-from paper.page import better_server, put, report, section
+from paper.page import put, report, section
 from paper.results import ArmResult, Results, level
 from paper.study import Request, Study, published
 from tests.docs.test_blocks import ROOT
@@ -84,21 +83,6 @@ def test_a_section_says_what_was_run_and_what_was_cut_short() -> None:
     assert "![Figure 6a: non-IID levels μ](results/fig6a.svg)" in text
     assert text.endswith("Numbers: [fig6a.csv](results/fig6a.csv).\n")
     assert section(drawn(arms, scale="full"), [], []).startswith("## Figure 6a: non-IID levels μ, at full scale")
-
-
-def test_a_table_says_if_the_labels_alone_do_better_with_another_recipe() -> None:
-    here = [flat(0.40, seed=seed, method__name="server-only") for seed in (0, 1)]
-    strong: dict[str, Any] = {"method__name": "server-only", "server__augment": "strong"}
-    best = [flat(0.45, seed=0, **strong), flat(0.47, seed=1, **strong), flat(0.99, seed=2, **strong)]
-    arms = {("", "server-only"): arm_result(*here, wanted=2, label="server-only")}
-    note = better_server(arms, [*here, *best])
-    assert note == (
-        "**Not the best server:** with `server.augment = strong` the labels alone reach 46.0 % "
-        "where server-only training has 40.0 % here (2 seeds)."
-    )
-    assert note in section(drawn(arms), [*here, *best], [])
-    elsewhere = flat(0.9, seed=0, labels=60, **strong)
-    assert not better_server(arms, [*here, flat(0.405, seed=0, **strong), elsewhere])
 
 
 def test_a_page_keeps_what_others_wrote(tmp_path: Path) -> None:
