@@ -3,7 +3,8 @@
     python -m benchmarks.performance.scaling [--json] [--page docs/understand/performance.md] [--quick]
 
 - K = 10², 10⁴, 10⁶ clients, ten of them a round, no local epochs: only the work around the training is left,
-  and what a round writes to disk (its record and checkpoint), which is reported separately.
+  and what a round writes to disk (its record and checkpoint), which is reported separately. Updates are not tried on
+  the server's labels, which is a forward pass each; what that adds is one more cell.
 - m = 10, 100, 1,000 clients a round of ResNet-9 of width 16 (1.6 MB a model), no local epochs: peak memory.
 - workers 1 and 2 against inline: seconds of a round's clients with training.
 """
@@ -47,6 +48,7 @@ def cell(**changes: Any) -> Cell:
         "server.epochs": 0,
         "client.epochs": 0,
         "fleet.kind": "inline",
+        "gate.images": 0,
     } | changes
 
 
@@ -58,6 +60,7 @@ def cells(quick: bool) -> list[Cell]:
         few = cell(clients=clients, participation=COHORT / clients)
         measured.append({"family": "K", "config": few})
         measured.append({"family": "K", "config": few | {"fleet.kind": "pool", "fleet.workers": 2}})
+    measured.append({"family": "screen", "config": few | {"gate.images": 200}})
     for cohort in COHORTS[:most]:
         big = {"model.name": "resnet9", "model.width": 4 if quick else 16, "rounds": 3, "fleet.kind": "pool"}
         every = cell(clients=cohort, participation=1.0, **big) | {"fleet.workers": 2}

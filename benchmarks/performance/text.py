@@ -139,6 +139,7 @@ def _bounds(results: Results) -> str:
         f" a core may wait: direct convolutions could reach at most {share:.0%}, however fast a client is. With"
         f" {cifar['even_clients']} clients, where no core waits, it is {even:.0%}."
     )
+    text += _against_torch(cifar, share)
     inside = results.get("phases", {}).get("workloads", {}).get("cifar")
     if inside:
         seconds = inside["client"]["seconds"]
@@ -151,6 +152,7 @@ def _bounds(results: Results) -> str:
         )
     small = workloads.get("mnist", {}).get("contestants", {}).get("pool")
     if small:
+        text += _small_bound(workloads["mnist"], results.get("phases", {}).get("workloads", {}).get("mnist"))
         text += (
             f"\n\nThe small network reaches {small['share_of_peak']:.0%} of the peak: its convolutions have few"
             " channels, and what surrounds them (normalisation, pooling, augmentation) takes a larger part."
@@ -163,6 +165,40 @@ def _bounds(results: Results) -> str:
                 f" a client would have to run at {10 / ratio:.0%} of the peak."
             )
     return text
+
+
+def _against_torch(workload: dict[str, Any], share: float) -> str:
+    """How much of the ratio to plain PyTorch the waiting core takes, and what is left of it without."""
+    torch, pool = workload["contestants"].get("torch"), workload["contestants"]["pool"]
+    if torch is None:
+        return ""
+    even = torch["seconds"] * workload["even_clients"] / workload["clients"] / pool["even"]
+    passes = torch["equivalents"] / pool["equivalents"]
+    return (
+        f" Plain PyTorch uses both cores for every client and never waits, so against it the waiting core costs a"
+        f" factor of {1 / share:.1f}: without one the ratio is {even:.1f} instead of"
+        f" {torch['seconds'] / pool['seconds']:.1f}. Of it, {passes:.2f} are forward passes that are not needed, and"
+        f" {even / passes:.1f} faster ones. To divide the last client between the cores would change its bits."
+    )
+
+
+def _small_bound(workload: dict[str, Any], inside: dict[str, Any] | None) -> str:
+    """The most that the small network could gain on plain PyTorch if nothing but convolutions took time."""
+    torch, pool = workload["contestants"].get("torch"), workload["contestants"]["pool"]
+    if torch is None or inside is None:
+        return ""
+    seconds = inside["client"]["seconds"]
+    convolving = sum(s for kind, s in seconds.items() if "convolutions" in kind) / sum(seconds.values())
+    now, even = (
+        torch["seconds"] / pool["seconds"],
+        torch["seconds"] * workload["even_clients"] / workload["clients"] / pool["even"],
+    )
+    return (
+        f"\n\nOf a client of the small network, {convolving:.0%} is convolutions. If all else took no time, the pool"
+        f" would be {now / convolving:.1f} times as fast as plain PyTorch; for a factor of 4 the rest has to"
+        f" take {1 - (now / 4 - convolving) / (1 - convolving):.0%} less time. Without the waiting core it is"
+        f" {even:.1f} times as fast."
+    )
 
 
 PHASES_NOTE = """
@@ -241,6 +277,14 @@ def _scaling(results: Results) -> str:
     head = ["K", "a round", "fleet", "around the training", "record and files", "start", "server's peak memory"]
     lines = [_scaling_line(row) for row in every if row["family"] in ("K", "m")]
     result += _table(head, lines) + "\n"
+    tried = [row for row in every if row["family"] == "screen"]
+    if tried:
+        alike = next(row for row in every if row["family"] == "K" and row["K"] == tried[0]["K"] and not row["workers"])
+        result += (
+            "\nThe screen is a cost of its own, whatever K is: it tries every update on up to 200 of the server's"
+            f" labels (`gate.images`), here 100. With it the round takes {1e3 * tried[0]['around']:.1f} instead of"
+            f" {1e3 * alike['around']:.1f} ms, for eleven forward passes of 100 images.\n"
+        )
     workers = [row for row in every if row["family"] == "workers"]
     base = workers[0]["seconds"]["clients"]
     result += "\nWith training (ten clients a round of 128 images, small cnn), by number of workers:\n\n"

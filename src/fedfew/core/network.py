@@ -1,6 +1,6 @@
 """A network whose parameters and gradients are one vector each, so that training works on vectors in place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -27,6 +27,8 @@ class Network:
     engine: Engine
     _fast: Callable[[Tensor], Tensor] = field(repr=False)
     """The module as it is called: compiled if the engine says so."""
+    _still: Sequence[nn.Module] = field(repr=False)
+    """The frozen parts."""
     rates: Tensor | None = field(default=None, repr=False)
     """Factors of the step size for each trainable entry; None: 1 for all."""
 
@@ -49,7 +51,8 @@ class Network:
             if name in views:
                 parameter.data = views[name]
                 parameter.grad = slopes[name]
-        _train(module, True)
+        still = [module.get_submodule(path) for path in sorted(frozen_modules(module) - {""})]
+        _train(module, True, still)
         for name, buffer in module.named_buffers():
             if name in views:
                 buffer.data = views[name]
@@ -59,12 +62,12 @@ class Network:
             two = example.like(torch.zeros(2, *example.data.shape[1:], dtype=example.data.dtype))
             with precision(engine, device):
                 fast = compiled(module, two.inputs(device))
-        return Network(module, layout, vector, gradient, device, engine, fast)
+        return Network(module, layout, vector, gradient, device, engine, fast, still)
 
     def set_training(self, training: bool) -> None:
         """Set training or evaluation mode; only if it changes, because that is slow compared with a small model."""
         if self.module.training != training:
-            _train(self.module, training)
+            _train(self.module, training, self._still)
 
     @property
     def frozen(self) -> dict[str, Tensor]:
@@ -113,12 +116,12 @@ class Network:
         return torch.cat(parts) if parts else torch.empty(0)
 
 
-def _train(module: nn.Module, training: bool) -> None:
+def _train(module: nn.Module, training: bool, still: Sequence[nn.Module]) -> None:
     """Set a module's mode by its own ``train``; frozen parts are never in training mode, so their statistics stay.
 
     The mode of a fresh module is always set once, so that a custom ``train`` is not skipped.
     """
     module.train(training)
     if training:
-        for path in frozen_modules(module) - {""}:
-            module.get_submodule(path).training = False
+        for part in still:
+            part.training = False

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated
 
 import torch
@@ -190,7 +191,7 @@ def metric_fault(metrics: object, images: int, classes: int | None) -> Fault | N
     if len(metrics) - len(by_class) > MOST_METRICS or (classes is not None and len(by_class) > classes):
         return Refusal.TOO_LARGE, f"{len(metrics):,} metrics are too many"
     for name, value in metrics.items():
-        if not _NAME.fullmatch(name) or (name in by_class and not _is_class(name, classes)):
+        if not (_is_class(name, classes) if name.startswith("class/") else _NAME.fullmatch(name)):
             return Refusal.NAMES, "a metric has an invalid name"
         if not isinstance(value, float | int) or isinstance(value, bool) or not abs(value) <= LARGEST_METRIC:
             return Refusal.NOT_FINITE, f"metric {name} is {str(value)[:40]}"
@@ -200,8 +201,13 @@ def metric_fault(metrics: object, images: int, classes: int | None) -> Fault | N
 
 
 def _is_class(name: str, classes: int | None) -> bool:
-    match = _CLASS.fullmatch(name)
-    return match is not None and (classes is None or int(match[1]) < classes)
+    return bool(_CLASS.fullmatch(name)) if classes is None else name in class_names(classes)
+
+
+@cache
+def class_names(classes: int) -> dict[str, None]:
+    """The metrics that count the pseudo-labels of each class, in order."""
+    return dict.fromkeys(f"class/{c}" for c in range(classes))
 
 
 def _label_count_fault(metrics: Mapping[str, float], by_class: list[str], images: int) -> Fault | None:

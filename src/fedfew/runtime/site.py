@@ -31,6 +31,7 @@ from fedfew.core.types import (
     Trained,
     Transform,
 )
+from fedfew.runtime.gate import class_names
 from fedfew.runtime.wire import Wire
 
 _log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float
     predicted, actual = votes.numpy(), truth.numpy()  # for a hundred numbers NumPy takes a third of torch's time
     sure = predicted >= 0
     counts = np.bincount(predicted[sure], minlength=classes)
-    audit = {"kept": float(counts.sum())} | {f"class/{c}": float(n) for c, n in enumerate(counts.tolist())}
+    audit = {"kept": float(counts.sum()), **dict(zip(class_names(classes), counts.astype(float).tolist(), strict=True))}
     if (actual >= 0).all():
         audit["right"] = float(np.count_nonzero(sure & (predicted == actual)))
     return audit

@@ -1,5 +1,6 @@
 """Pseudo-labels: the paper's argmax vote over A views, and the count of what was kept."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,4 +52,4 @@ class Ballot:
     @property
     def coverage(self) -> float:
         """Share of the images with a confident label."""
-        return float((self.votes >= 0).float().mean()) if len(self.votes) else 0.0
+        return float(np.float32(np.count_nonzero(self.votes.numpy() >= 0)) / np.float32(len(self.votes) or 1))
