@@ -105,6 +105,6 @@ def test_ratios_and_targets_say_who_is_faster() -> None:
     assert ratio(workload, "inline") == pytest.approx(2.0)
     assert ratio(workload, "flower") is None
     verdicts = {target["goal"]: target["met"] for target in targets({"cifar": workload})}
-    assert verdicts == {2.0: True, 0.7: False, 1.8: True}
+    assert verdicts == {3.0: True, 0.7: False, 1.8: True}
     assert workload["contestants"]["torch"]["equivalents"] == pytest.approx(14)
     assert [row[2] for row in rows(workload)[1:]] == ["", "1.67 ×", "3.00 ×", "0.67 ×"]
