@@ -14,6 +14,7 @@ from tests.interface.fedfew_command import Capture, fedfew
 from fedfew.core.extras import installed
 from fedfew.data import DATASETS
 from fedfew.data.cache import cache_folder
+from fedfew.interface import console
 from fedfew.interface.commands import demo
 from fedfew.interface.commands.demo import COMPARISONS, WARM
 from fedfew.runs.run import Run
@@ -182,6 +183,20 @@ def test_console_comparison_and_report_agree_and_every_arm_has_its_pair(
         if name != "server-only":
             assert rows[name]["difference"]["mean"] == pytest.approx(rows[name]["accuracy"]["mean"] - base)
             assert result["difference"].startswith(f"{100 * rows[name]['difference']['mean']:+.1f}")
+
+
+def test_the_paper_s_methods_are_shown_in_80_columns_with_a_reason_each(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console.out, "width", 80)
+    said = fedfew(capsys, "demo", "--data", "photos", "--seeds", "2", "--out", str(tmp_path / "demo"))
+    lines = said.out.splitlines()
+    assert lines[0] == "20 labels, 4 clients with unlabeled photographs, 2 rounds, 2 seeds"
+    for arm in COMPARISONS["photos"][1].values():
+        (row,) = [line for line in lines if line.startswith(f"{arm.title}  ")]
+        assert len(row) <= 80 and " %" in row and ("±" in row)  # in one line, not folded
+        assert any(line.startswith(f"{arm.title}: {arm.why}.") for line in lines)
+    assert tuple(COMPARISONS["photos"][1])[1:4] == ("labels-names", "fedmix", "fedmatch")
 
 
 def test_without_the_extra_it_shows_digits_and_says_what_would_show_photographs(
