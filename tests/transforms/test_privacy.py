@@ -126,6 +126,17 @@ def test_sums_are_clipped_together_with_changes_and_bounded_by_the_clip_alone() 
     assert travels["psi"].near == "omega"
 
 
+def test_noise_for_single_images_fits_what_one_image_adds_to_all_sums_together() -> None:
+    """An image that adds 3 to one sum and 4 to another moves both by a vector of length 5."""
+    site = ClientSite(0, None, torch.zeros(3), 10, False)  # type: ignore[arg-type]
+    schema = {name: Expected((4000,), per_example=size) for name, size in (("one", 3.0), ("other", 4.0))}
+    zero = Trained({name: torch.zeros(4000) for name in schema}, {"kept": 7.0}, examples=9)
+    sent = Private(0.0, 2.0, per_image=True).outgoing(zero, {}, schema, site, stream(0, "x"))
+    for noise in sent.reply.values():
+        assert float(noise.std()) == pytest.approx(2 * 5, rel=6 / math.sqrt(2 * 4000))  # six standard errors
+    assert (sent.examples, sent.metrics) == (1, {}), "not even whether there are images is told"
+
+
 def test_the_noise_is_added_to_the_change_before_the_weights_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a weight of 10^6 float32 has steps of 1/16: added first, the change would show in the rounding."""
     sent = torch.full((1000,), 1e6)
