@@ -30,9 +30,11 @@ def test_a_run_in_three_lines_and_its_predictions(tmp_path: Path) -> None:
     run = fedfew.run(config, {"rounds": 6, "fleet.kind": "inline"}, out=tmp_path / "run", progress=False)
     accuracy = run.accuracy()
     assert accuracy is not None and accuracy > 0.85
+    x.flags.writeable = False  # as the columns of a data frame are
     probabilities = fedfew.predict(run, x)
     assert probabilities.shape == (300, 4)
     assert float((probabilities.argmax(1).numpy() == y).mean()) == pytest.approx(accuracy, abs=0.03)
+    assert run.config.method.population == run.document["method"]["population"] == 4  # type: ignore[attr-defined]
     assert run.document["dataset"]["validation"] == 0 and run.evaluation["images"] == 300
 
 

@@ -227,9 +227,23 @@ def test_files_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatc
     zeros = pyarrow.table(
         {"x": pyarrow.array(np.zeros(40_000_000)), "label": pyarrow.nulls(40_000_000, pyarrow.string())}
     )
-    pyarrow.parquet.write_table(zeros, tmp_path / "bomb.parquet", use_dictionary=False, compression="zstd")
-    with pytest.raises(FedfewError, match=r"E205 .*would expand"):
-        read_rows(tmp_path / "bomb.parquet")
+    for dictionary in (False, True):  # runs of one number take no bytes, whatever they stand for
+        pyarrow.parquet.write_table(zeros, tmp_path / "bomb.parquet", use_dictionary=dictionary, compression="zstd")
+        with pytest.raises(FedfewError, match=r"E205 .*would expand"):
+            read_rows(tmp_path / "bomb.parquet")
+    path.write_text("a,label\n" + "1" * 50)
+    monkeypatch.setattr(files, "CSV_CAP", 1000)
+    monkeypatch.setattr(files, "LINE", 40)
+    with pytest.raises(FedfewError, match=r"E205 .*line 2 has more than"):
+        read_rows(path)
+
+
+def test_a_text_in_many_rows_of_parquet_is_held_once(tmp_path: Path) -> None:
+    texts = ["x" * 10_000, None, "é"]
+    cells = pyarrow.array([texts[i % 3] for i in range(9000)])
+    pyarrow.parquet.write_table(pyarrow.table({"text": cells}), tmp_path / "t.parquet", row_group_size=2000)
+    column = read_rows(tmp_path / "t.parquet").column("text")
+    assert column.tolist() == texts * 3000 and len({id(cell) for cell in column}) == 3
 
 
 def site_tables(folder: Path, sizes: dict[str, int]) -> dict[str, NDArray[Any]]:

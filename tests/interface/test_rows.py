@@ -65,9 +65,12 @@ def test_the_model_of_a_table_predicts_evaluates_and_asks_for_labels(tried: Path
     measured = json.loads(fedfew(capsys, "evaluate", run, table, "--json").out)
     assert measured["images"] == len(known) and measured["accuracy"] == pytest.approx(right) and right > 0.9
     chosen = json.loads(fedfew(capsys, "label-next", run, table, "-n", "2", "--json").out)
-    assert chosen["considered"] == 420 and "line" in chosen["chosen"][0]["row"]
-
+    assert chosen["considered"] == 420 - len(known), "rows that have a label are not asked for"
+    assert all(int(row["row"].rpartition(" ")[2]) - 2 not in known for row in chosen["chosen"])
     frame = pandas.read_csv(table)
+    frame.dropna(subset="diagnosis").to_csv(tried / "known.csv", index=False)
+    assert "every row has a diagnosis" in fedfew(capsys, "label-next", run, tried / "known.csv").err
+
     for library in FRAMES:
         assert load_classifier(run).predict(library.read_csv(table)).tolist() == [row["label"] for row in rows]
     assert load_classifier(run).score(frame.loc[list(known)], list(known.values())) == pytest.approx(right)

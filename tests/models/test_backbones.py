@@ -457,6 +457,13 @@ def test_what_is_no_onnx_file_is_refused(tmp_path: Path, content: bytes | None) 
         onnx_model(3, 32, 2, source=str(path))
 
 
+def test_weights_that_an_onnx_file_keeps_in_another_are_refused(tmp_path: Path) -> None:
+    path = as_onnx(tmp_path / "own.onnx", nn.Conv2d(3, 4, 3, 16).requires_grad_(False), preprocess={"size": 96})
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
+    with pytest.raises(FedfewError, match=r"E121 .*weights in another file, .*Save it as one file"):
+        onnx_model(3, 96, 2, source=str(path))
+
+
 @pytest.mark.parametrize("side", [96, 97])
 def test_fused_convolutions_give_the_same_features(side: int) -> None:
     torch.manual_seed(0)

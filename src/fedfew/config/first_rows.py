@@ -83,7 +83,6 @@ def suggest_rows(path: Path, network: bool = False, chosen: Mapping[str, Any] | 
         "partition": numbers.get("partition", ""),
         "name": "text" if reading.text else "vectors",
         "settings": "\n".join(f"{name} = {literal(value)}" for name, value in settings.items()),
-        "validation": 0 if numbers else len(parts.test) // 4,
         "model": model,
         "why_model": why,
     }

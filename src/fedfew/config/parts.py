@@ -22,6 +22,7 @@ from fedfew.core.types import Fleet, Method, Oracle, Report, ServerSite
 from fedfew.data.clients import ClientsData, D
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
+from fedfew.methods.entry import POPULATION
 from fedfew.models import IMAGES, MODELS, TAKES
 from fedfew.models.build import build_head, build_model, has_backbone
 from fedfew.runtime.exchange import Clients
@@ -168,8 +169,12 @@ def _counted(config: Config, federation: Federation) -> Config:
     """The config with the numbers that only a dataset with its own sites knows."""
     clients, labels, validation = federation.partition.clients, len(federation.server), len(federation.validation)
     numbers = {"clients": clients, "labels": labels, "dataset.validation": validation}
+    method: Any = config.method
+    if not config.own_sites and getattr(method, POPULATION, None) == config.clients:  # taken from the config's own K
+        method, numbers = replace(method, population=clients), numbers | {f"method.{POPULATION}": clients}
     return replace(
         config,
+        method=method,
         clients=clients,
         labels=labels,
         dataset=replace(config.dataset, validation=validation),

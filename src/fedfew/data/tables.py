@@ -21,6 +21,8 @@ from fedfew.data.npz import FREE, RATIO
 from fedfew.data.samples import Images
 
 ROWS_AT_ONCE = 32
+VALUE = 8
+"""Bytes of a decoded number, or of the number of a text in its dictionary, at most."""
 Columns = tuple[str, str, str]
 """The names of the columns with the images, the labels and the users."""
 ImageColumn = Annotated[str, Doc("column with the encoded images")]
@@ -92,14 +94,21 @@ def _parquet_files(path: Path) -> list[Path]:
 
 
 def open_parquet(path: Path) -> Any:
-    """A parquet file, open; E205 if it would expand too far."""
+    """A parquet file, open, whose columns of text are read as dictionaries; E205 if it would expand too far.
+
+    A dictionary or a run can stand for any number of values, so it is the decoded values that are counted.
+    """
     reader, where = import_optional("pyarrow.parquet", "fedfew[data]", "dataset parquet"), shown(path)
     try:
         file = reader.ParquetFile(path)
-        about = file.metadata
-        claimed = sum(about.row_group(g).total_byte_size for g in range(about.num_row_groups))
+        groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
+        chunks = [group.column(c) for group in groups for c in range(group.num_columns)]
+        texts = {chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"}
+        file = reader.ParquetFile(path, read_dictionary=sorted(texts))
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
         raise FedfewError("E204", where, f"it cannot be read as parquet ({error})") from None
+    widths = [file.schema.column(c).length or VALUE for c in range(len(file.schema))] * len(groups)
+    claimed = sum(c.total_uncompressed_size + c.num_values * w for c, w in zip(chunks, widths, strict=True))
     if claimed > FREE and claimed > RATIO * path.stat().st_size:
         raise FedfewError("E205", where, f"it would expand to {claimed / 2**20:,.0f} MB")
     return file

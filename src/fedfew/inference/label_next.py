@@ -37,7 +37,7 @@ def label_next(
 ) -> tuple[list[dict[str, Any]], Found]:
     """Choose up to ``count`` of the samples below the paths: a row for each, best first, and what there was."""
     about, network = run.about_model(), run.network()
-    found = find_samples(about, paths, report)
+    found = find_samples(about, paths, report, str(run.flat.get("dataset.label", "")))
     features, probabilities = embed(network, found.samples)
     probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
     rows = []

@@ -75,13 +75,21 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
     return read_for(about, Folder(Path(), [ImageFile(file) for file in files], problems), asked, report)
 
 
-def find_samples(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> Found:
-    """The samples in files and folders: images, or the rows of tables where the model takes vectors or texts."""
+def find_samples(
+    about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None, without: str = ""
+) -> Found:
+    """The samples in files and folders: images, or the rows of tables where the model takes vectors or texts.
+
+    ``without``: a column of tables; only rows where it is empty.
+    """
     if "encoder" in about or "text" in about:
-        from fedfew.data.rows.datasets import described  # noqa: PLC0415 - only for tables
+        from fedfew.data.rows.datasets import described, unlabeled_rows  # noqa: PLC0415 - only for tables
         from fedfew.data.rows.files import read_tables  # noqa: PLC0415
 
-        tables = read_tables(paths, about.get("text", ""))
+        tables = [unlabeled_rows(rows, without) for rows in read_tables(paths, about.get("text", ""))]
+        if not any(map(len, tables)):
+            where = ", ".join(map(shown, paths))
+            raise FedfewError("E206", where, f"every row has a {without}", "Give a table with rows that have none")
         samples = joined([described(rows, about) for rows in tables])
         return Found(
             [name for rows in tables for name in rows.names()], samples, [], "text" if "text" in about else "row"

@@ -200,6 +200,11 @@ def labeled_rows(path: Path, label: str) -> Rows:
     return rows.take(_labeled(rows.column(label)))
 
 
+def unlabeled_rows(rows: Rows, label: str) -> Rows:
+    """The rows without a label; all, where there is no column of labels."""
+    return rows.take(~_labeled(rows.columns[label])) if label in rows.columns else rows
+
+
 def labeled_texts(path: Path, label: str, text: str) -> Rows:
     """The files of text in the folders of classes; E206 if there are none."""
     files = scan_labeled(path).files

@@ -148,7 +148,7 @@ class Encoder:
     def fitting(self, values: Any) -> Vectors:
         """A user's array N×d (or a single vector), a column for each of ``inputs``; E204 if it does not fit."""
         try:
-            x = torch.atleast_2d(torch.as_tensor(values))
+            x = torch.atleast_2d(torch.as_tensor(np.array(values) if isinstance(values, np.ndarray) else values))
         except (ValueError, TypeError, RuntimeError) as error:
             message = f"are no array of numbers ({error}), expected N×{len(self.mean)}"
             raise FedfewError("E204", "vectors", message, f"Give {', '.join(self.inputs[:9])} for each") from None

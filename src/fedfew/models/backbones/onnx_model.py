@@ -6,6 +6,7 @@ interpolation of ``Preprocess``), or in a preprocessor_config.json next to it. A
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.core.settings import Doc
-from fedfew.core.storage import file_digest
-from fedfew.models.backbones.pretrained import Backbone, FrozenOnly, Hidden, Preprocess, Pretrained, Views, pretrained
+from fedfew.core.storage import digest
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, published
 from fedfew.models.backbones.transformers_model import preprocess_of
 
 WHERE, KEY = "model onnx", "preprocess"
@@ -30,16 +31,23 @@ OwnSize = Annotated[int, Ge(0), Le(LARGEST), Doc("pixels a side that images are 
 class Graph(nn.Module):
     """An ONNX graph as a module without parameters."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, content: bytes, path: Path) -> None:
         super().__init__()
         import onnxruntime
 
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = settings.inter_op_num_threads = 1  # features are computed on threads of ours
-        settings.log_severity_level = 3
+        settings.log_severity_level = 4
+        # there is nothing below a file, so no weights are read from another one, which the hash would not cover
+        settings.add_session_config_entry("session.model_external_initializers_file_folder_path", f"{path}/none")
         try:
-            self.session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+            self.session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has a type for each kind of fault
+            if "External data" in str(error):
+                message = f"{path} has weights in another file, which its hash would not cover"
+                raise FedfewError(
+                    "E121", WHERE, message, "Save it as one file: onnx.save(onnx.load(PATH), PATH)"
+                ) from None
             message = f"{path} cannot be read as ONNX ({' '.join(str(error).split())[:200]})"
             raise FedfewError("E121", WHERE, message, "Export the encoder again") from None
         inputs = self.session.get_inputs()
@@ -67,29 +75,20 @@ class Graph(nn.Module):
         return torch.from_numpy(self.session.run([self.output], {self.name: images})[0])
 
 
-def onnx_model(
-    channels: int,
-    pixels: int,
-    classes: int,
-    *,
-    source: File = "",
-    size: OwnSize = 0,
-    views: Views = 1,
-    train: FrozenOnly = "head",
-    hidden: Hidden = 0,
-) -> Pretrained:
+@partial(published, frozen=True)
+def onnx_model(*, source: File = "", size: OwnSize = 0) -> Backbone:
     """Your own encoder in an ONNX file, frozen, under a linear head; needs the extra ``export``."""
     require("export", WHERE)
     path = Path(source).expanduser()
     if not source or not path.is_file():
         raise FedfewError("E103", WHERE, f"model.source is {source!r}, which is no file", "Name an ONNX file")
-    graph = Graph(path)
+    content = path.read_bytes()
+    graph = Graph(content, path)
     look = _preprocess(graph, path, size)
     if graph.side and look.size != graph.side:
         message = f"{path} takes images of {graph.side}×{graph.side} pixels, not {look.size}"
         raise FedfewError("E123", WHERE, message, f"Set model.size = {graph.side}")
-    backbone = Backbone(f"onnx {path.name}", graph, look, file_hash=file_digest(path))
-    return pretrained(backbone, channels, pixels, classes, {"train": train, "views": views, "hidden": hidden})
+    return Backbone(f"onnx {path.name}", graph, look, file_hash=digest(content))
 
 
 def _preprocess(graph: Graph, path: Path, size: int) -> Preprocess:

@@ -5,7 +5,8 @@ Preprocessing is part of the module, so it applies wherever the module is used: 
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from inspect import Parameter, Signature, signature
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.samples import Samples
-from fedfew.core.settings import Doc, Natural
+from fedfew.core.settings import Doc, Natural, settings_of
 from fedfew.core.types import Report
 from fedfew.data.clients import D
 from fedfew.data.samples import Images, vectors
@@ -104,10 +105,10 @@ class Pretrained(Head):
         backbone: Backbone,
         width: int,
         classes: int,
-        train: str = "head",
-        views: int = 1,
-        lr_scale: float = 1.0,
-        hidden: int = 0,
+        train: Train = "head",
+        views: Views = 1,
+        lr_scale: LrScale = 1.0,
+        hidden: Hidden = 0,
     ) -> None:
         super().__init__(width, classes, hidden)
         self.backbone = backbone.module
@@ -244,50 +245,27 @@ def pretrained(
     return Pretrained(backbone, features.shape[1], classes, **(options or {}))
 
 
-def published(load: Callable[[int], Backbone]) -> Callable[..., Pretrained]:
-    """The model function for one backbone; ``load`` returns it for an image size and has the docstring."""
+def published(load: Callable[..., Backbone], *, frozen: bool = False) -> Callable[..., Pretrained]:
+    """The model function of a backbone: it has the docstring and the settings of ``load``, and those of ``Pretrained``.
 
-    def model(
-        channels: int,
-        pixels: int,
-        classes: int,
-        *,
-        train: Train = "head",
-        size: Size = 96,
-        views: Views = 1,
-        lr_scale: LrScale = 1.0,
-        hidden: Hidden = 0,
-    ) -> Pretrained:
-        options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
-        return pretrained(load(size), channels, pixels, classes, options)
+    ``frozen``: the backbone cannot be trained.
+    """
+    of_head = settings_of(Pretrained)
+    if frozen:
+        del of_head["lr_scale"]
+        of_head["train"] = replace(of_head["train"], annotation=FrozenOnly)
 
-    return _named_after(load, model)
+    def model(channels: int, pixels: int, classes: int, **settings: Any) -> Pretrained:
+        backbone = load(**{name: value for name, value in settings.items() if name not in of_head})
+        options = {name: value for name, value in settings.items() if name in of_head}
+        return pretrained(backbone, channels, pixels, classes, options)
 
-
-def _named_after(load: Callable[..., Backbone], model: Callable[..., Pretrained]) -> Callable[..., Pretrained]:
+    shape, settings = list(signature(model).parameters.values())[:3], settings_of(load) | of_head
+    keys = [Parameter(name, Parameter.KEYWORD_ONLY, default=one.default) for name, one in settings.items()]
+    setattr(model, "__signature__", Signature([*shape, *keys]))  # noqa: B010 - functions have no such field for mypy
+    model.__annotations__ |= {name: one.annotation for name, one in settings.items()}
     model.__name__, model.__module__, model.__doc__ = load.__name__, load.__module__, load.__doc__
     return model
-
-
-def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretrained]:
-    """The model function for backbones with a source and an image size; ``load`` returns one and has the docstring."""
-
-    def model(
-        channels: int,
-        pixels: int,
-        classes: int,
-        *,
-        source: Source = "",
-        train: Train = "head",
-        size: Size = 96,
-        views: Views = 1,
-        lr_scale: LrScale = 1.0,
-        hidden: Hidden = 0,
-    ) -> Pretrained:
-        options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
-        return pretrained(load(source, size), channels, pixels, classes, options)
-
-    return _named_after(load, model)
 
 
 class Affine(nn.Module):

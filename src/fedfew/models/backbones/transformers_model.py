@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.models.backbones.pretrained import Backbone, Preprocess, from_source
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, Size, Source, published
 
 WHERE = "model transformers"
 FILTERS = {2: "bilinear", 3: "bicubic"}
@@ -47,8 +47,8 @@ class Features(nn.Module):
         return states.mean(1) if states.dim() == 3 else states.flatten(2).mean(2)
 
 
-@from_source
-def transformers_model(source: str, size: int) -> Backbone:
+@published
+def transformers_model(*, source: Source = "", size: Size = 96) -> Backbone:
     """A model in the format of Hugging Face transformers, from a local folder or the hub; needs the extra ``hub``."""
     require("hub", WHERE)
     if not source:
