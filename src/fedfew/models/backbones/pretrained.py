@@ -250,7 +250,7 @@ def published(load: Callable[..., Backbone], *, frozen: bool = False) -> Callabl
 
     ``frozen``: the backbone cannot be trained.
     """
-    of_head = settings_of(Pretrained)
+    of_head = dict(settings_of(Pretrained))
     if frozen:
         del of_head["lr_scale"]
         of_head["train"] = replace(of_head["train"], annotation=FrozenOnly)
@@ -260,7 +260,7 @@ def published(load: Callable[..., Backbone], *, frozen: bool = False) -> Callabl
         options = {name: value for name, value in settings.items() if name in of_head}
         return pretrained(backbone, channels, pixels, classes, options)
 
-    shape, settings = list(signature(model).parameters.values())[:3], settings_of(load) | of_head
+    shape, settings = list(signature(model).parameters.values())[:3], {**settings_of(load), **of_head}
     keys = [Parameter(name, Parameter.KEYWORD_ONLY, default=one.default) for name, one in settings.items()]
     setattr(model, "__signature__", Signature([*shape, *keys]))  # noqa: B010 - functions have no such field for mypy
     model.__annotations__ |= {name: one.annotation for name, one in settings.items()}
