@@ -13,10 +13,7 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from tests.deploy.cluster import Cluster, alive, descendants, eventually, named
-from tests.deploy.conftest import TINY
 from tests.deploy.in_process import Loop, loop
-from tests.deploy.test_cluster_faults import kill
 from tests.secure.test_exchange import LIES, Between, Change, asked, fewer, parts_of, to_first, without
 
 from fedfew.config.parts import Parts
@@ -27,7 +24,6 @@ from fedfew.deploy import certificates
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.roster import fingerprints, server_identity, signed_member, site_identity
 from fedfew.deploy.site.ledger import verify
-from fedfew.runs.session import Experiment
 from fedfew.runtime.exchange import Answers, ask
 from fedfew.secure import messages, terms
 from fedfew.secure.messages import AGREE, KEYS, MASKED, REVEAL, SHARES
@@ -264,34 +260,3 @@ def test_a_site_refuses_a_member_that_its_plan_does_not_have(tmp_path: Path) -> 
         site.meet(server_identity(later, later.sites, trial=False).members)
     with pytest.raises(FedfewError, match="no key of site 1"):
         site.sign(1, b"text")
-
-
-@pytest.mark.slow
-def test_a_trial_that_is_killed_in_the_middle_of_sums_gives_the_model_of_an_inline_run(tmp_path: Path) -> None:
-    """Flower's processes, TLS and keys; kill -9 of the warm site, of the ServerApp, then of all, and resume."""
-    changes = TINY | {"rounds": 4, "participation": 1.0, "privacy.sums": "secure", "method.name": "fedavg"}
-    expected = Experiment.load("quick", changes).run(tmp_path / "inline").summary["model_sha256"]
-    settings = [f"--set={key}={json.dumps(value)}" for key, value in changes.items() if key != "fleet.kind"]
-    here, run = Cluster(tmp_path, plan=None), tmp_path / "run"  # type: ignore[arg-type]
-    trial = here.start("deploy", "local", "quick", "--sites", "3", "--json", "--out", str(run), *settings)
-    secrets = lambda: list((run / "network" / "sites" / "site1" / "sums").glob("*"))  # noqa: E731
-    try:
-        assert eventually(secrets, 200), trial.errors()  # the first sum has begun
-        kill(named(trial.pid, "fedfew.deploy.site.warm_site"))
-        assert eventually((run / "rounds.jsonl").exists, 200), trial.errors()
-        kill(named(trial.pid, "flwr-serverapp"))
-        lines = lambda: (run / "rounds.jsonl").read_text().count("\n")  # noqa: E731
-        assert eventually(lambda: lines() >= 2, 200), trial.errors()
-        below = descendants(trial.pid)
-        trial.process.kill()
-        trial.wait(10)
-        assert eventually(lambda: not alive(below), 40)
-    finally:
-        trial.end()
-    last = here.start("resume", str(run), "--json")
-    try:
-        assert last.wait(400) == 0, last.errors()
-    finally:
-        last.end()
-    assert last.result()["model_sha256"] == expected
-    assert not secrets()
