@@ -109,13 +109,12 @@ def test_with_noise_a_run_of_real_sites_ends_and_every_answer_is_charged_once(me
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", *METHODS])
+@methods
 def test_a_trial_that_is_killed_in_the_middle_of_sums_gives_the_model_of_an_inline_run(
-    method: str, tmp_path: Path
+    made: Callable[..., Parts], tmp_path: Path
 ) -> None:
     """Flower's processes, TLS and keys; kill -9 of the warm site, of the ServerApp, then of all, and resume."""
-    config = METHODS[method](tmp_path).config if method in METHODS else parts_of().config
-    (tmp_path / "run.toml").write_text(dumps(dict(config.document) | {"rounds": 4}))
+    (tmp_path / "run.toml").write_text(dumps(made(tmp_path, rounds=4).config.document))
     expected = Experiment.load(tmp_path / "run.toml").run(tmp_path / "inline").summary["model_sha256"]
     here, run = Cluster(tmp_path, plan=None), tmp_path / "run"  # type: ignore[arg-type]
     trial = here.start("deploy", "local", str(tmp_path / "run.toml"), "--sites", "3", "--json", "--out", str(run))

@@ -208,11 +208,14 @@ def test_a_server_that_was_killed_begins_the_round_anew(nine: Loop, parts: Parts
 
 
 def test_all_that_left_is_in_the_ledger_and_the_end_of_a_run_deletes_secrets(nine: Loop, parts: Parts) -> None:
-    forgotten = nine.folder / "site2" / "sums" / "an-earlier-run-2.safetensors"
-    forgotten.parent.mkdir(parents=True, exist_ok=True)
-    forgotten.write_bytes(b"secrets of a run that never ended")
+    kept = nine.folder / "site2" / "sums"
+    kept.mkdir(parents=True, exist_ok=True)
+    run = nine.fleet._description["run"]
+    for name in ("0ld-2.safetensors", ".0ld-2.safetensors.7.tmp"):  # of a run that never ended
+        (kept / name).write_bytes(b"secrets")
+    (kept / f".{run}-2.safetensors.7.tmp").write_bytes(b"secrets of a process that was killed as it wrote them")
     over(nine, parts)
-    assert not forgotten.exists()
+    assert {path.name.lstrip(".").partition("-")[0] for path in kept.iterdir()} == {run}
     (traffic,) = verify(nine.folder / "site2").runs.values()
     assert traffic.sent == traffic.received >= 5
     assert all(name.startswith("secure.") for name in traffic.tensors)

@@ -104,16 +104,17 @@ class SumSecrets:
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for other in self.path.parent.glob("[!.]*"):  # of a run that never said it was over
-            if not other.name.startswith(f"{self.run}-"):
+        for other in self.path.parent.iterdir():  # of a run that never said it was over
+            if not other.name.lstrip(".").startswith(f"{self.run}-"):
                 other.unlink(missing_ok=True)
         write_atomically(self.path, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
 
     @staticmethod
     def forget(folder: Path, run: str) -> None:
-        """Delete those of a run that is over."""
-        for path in (folder / "sums").glob(f"{run}-*"):
-            path.unlink()
+        """Delete those of a run that is over, and what a kill left of writing them."""
+        for pattern in (f"{run}-*", f".{run}-*"):
+            for path in (folder / "sums").glob(pattern):
+                path.unlink()
 
 
 def run_id(folder: Path) -> str:
