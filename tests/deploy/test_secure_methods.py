@@ -38,7 +38,7 @@ def semifl(folder: Path, **changes: Any) -> Parts:
     return parts_of(**{"method__name": "semifl", "rounds": 6} | changes)
 
 
-METHODS = {"fedmoments": moments, "semifl": semifl}
+METHODS: dict[str, Callable[..., Parts]] = {"fedmoments": moments, "semifl": semifl}
 methods = pytest.mark.parametrize("made", METHODS.values(), ids=METHODS)
 
 
@@ -84,7 +84,7 @@ def test_a_site_leaves_in_each_exchange_and_all_fleets_have_one_model(
         assert same(inline[-1][0], other[-1][0])
 
 
-NOISY = {
+NOISY: dict[str, dict[str, Any]] = {
     "fedmoments": {"privacy__unit": "image", "privacy__noise": 0.5, "method__directions": 12, "privacy__group": 2},
     "semifl": {"privacy__clip": 1.0, "privacy__noise": 2.0, "clients": 6},
 }
@@ -95,8 +95,8 @@ def test_with_noise_a_run_of_real_sites_ends_and_every_answer_is_charged_once(me
     parts = METHODS[method](tmp_path, **NOISY[method])
     files = {k: tmp_path / f"{k}.npz" for k in range(6)}
     for k, path in files.items():
-        own = parts.federation.samples.data[torch.from_numpy(parts.federation.partition.of(k))].numpy()
-        np.savez(path, **{"x" if method == "fedmoments" else "images": np.repeat(own, 2, 0)})
+        own = parts.federation.samples.data[torch.from_numpy(parts.federation.partition.of(k))].numpy().repeat(2, 0)
+        np.savez(path, x=own) if method == "fedmoments" else np.savez(path, images=own)
     with loop(parts, sites=6, images=files) as network:
         members = network.fleet._members
         network.fleet._members = replace(members, identity=replace(members.identity, sites=0))  # type: ignore[type-var]
