@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.data import DATASETS
 from fedfew.methods.fedmoments.bounded import MEAN, SECOND, survey_sums
 from fedfew.methods.fedmoments.survey import matrix_of, moments_of
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import epsilon
 from fedfew.transforms.privacy import blurred
 
 SIZES, BATCH, LR, DELTA = (1, 5, 20, 100, 1000), 10, 0.1, 1e-5

@@ -31,8 +31,8 @@ from fedfew.runs.summary import privacy_of
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
 from fedfew.secure.exchange import SecureExchange, Sum
-from fedfew.secure.fixed_point import Words
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import epsilon
+from fedfew.transforms.discrete_gaussian import Words
 
 DELTA = 1e-5
 EPSILONS = (8.0, 3.0, 1.0)

@@ -30,8 +30,7 @@ from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite, _exchange
 from fedfew.methods.fedmoments.method import FedMoments
 from fedfew.runtime.gate import Gate
-from fedfew.transforms import Privacy
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import Privacy, epsilon
 
 Tiny = Callable[..., Parts]
 

@@ -14,12 +14,10 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Expected, Payload, Reply
 from fedfew.core.types import Trained
 from fedfew.runs.summary import privacy_of
-from fedfew.secure.content import Codec
-from fedfew.secure.fixed_point import Words, encoded
+from fedfew.secure.content import Codec, encoded
 from fedfew.secure.terms import Rules, Terms
-from fedfew.transforms import Privacy
-from fedfew.transforms.discrete_gaussian import S
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import Privacy, epsilon
+from fedfew.transforms.discrete_gaussian import S, Words
 
 RULES = Rules("run", 3, 2 / 3, 0.5, 16.0, 1000, by_images=False, only_active=False, uneven=False)
 SENT = {"omega": torch.full((4000,), 0.25)}

@@ -10,11 +10,12 @@ import pytest
 
 from fedfew.core.errors import FedfewError
 from fedfew.secure import site as steps
-from fedfew.secure.fixed_point import Words, decoded, encoded, finest
+from fedfew.secure.content import decoded, encoded, finest
+from fedfew.secure.exchange import unmask
 from fedfew.secure.identity import simulated
-from fedfew.secure.server import unmask
 from fedfew.secure.shamir import PRIME, evaluate, join, split, weights
 from fedfew.secure.site import Advert, Secrets
+from fedfew.transforms.discrete_gaussian import Words
 
 IDENTITY = simulated(7)
 CONTEXT = b"terms of one sum".ljust(32)

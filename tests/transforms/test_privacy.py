@@ -18,9 +18,8 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Trained
 from fedfew.runs.summary import privacy_of
 from fedfew.runtime.wire import Wire
-from fedfew.transforms import Privacy, privacy
+from fedfew.transforms import Privacy, epsilon, privacy
 from fedfew.transforms.discrete_gaussian import S
-from fedfew.transforms.epsilon import epsilon
 from fedfew.transforms.privacy import Private
 
 

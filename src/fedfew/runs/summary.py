@@ -144,7 +144,7 @@ def privacy_of(records: Sequence[RoundRecord], privacy: "Privacy") -> dict[str, 
         return None
     asked = Counter(k for record in records for k in record["cohort"])
     most = max(asked.values(), default=0)
-    from fedfew.transforms.epsilon import epsilon  # noqa: PLC0415 - only where privacy is on
+    from fedfew.transforms import epsilon  # noqa: PLC0415 - only where privacy is on
 
     value = epsilon({privacy.counted: most}, privacy.delta) if privacy.noise else None
     return vars(privacy) | {"rounds_of_a_client": most, "epsilon": None if value is None else float(f"{value:.6g}")}

@@ -1,8 +1,7 @@
 """Secure sums: the server learns the sum over the sites and nothing else about a single one.
 
-site.py, server.py   the protocol (K. Bonawitz et al., CCS 2017): what a site and the server compute in its five steps
-shamir.py            secret sharing                      fixed_point.py   real numbers modulo 2⁶⁴
-identity.py          who a site is to the others         terms.py         what all sites of a sum must agree on
-messages.py          the steps as tensors                content.py       a reply as words: weights, clipping, noise
-client.py            a site in a run                     exchange.py      the server's round
+site.py, exchange.py   the protocol (K. Bonawitz et al., CCS 2017): a site's five steps, and the server's round
+shamir.py              secret sharing                terms.py     what all sites of a sum must agree on
+identity.py            who a site is to the others   content.py   a reply as words: weights, clipping, noise
+messages.py            the steps as tensors          client.py    a site in a run
 """

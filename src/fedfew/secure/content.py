@@ -1,7 +1,13 @@
 """A site's reply as words of a sum, and a sum as the reply that a method expects: weights, clipping and noise.
 
 A model travels as w_k (ψ_k − ω) with its weight w_k, so that the server divides Σ w (ψ − ω) by Σ w. Sums travel as they
-are. Every entry is cut to a range, which bounds it and leaves room for all sites (``fixed_point.py``).
+are. Every entry is cut to a range, which bounds it and leaves room for all sites: real numbers are whole numbers
+modulo 2⁶⁴, so that masks cancel exactly.
+
+    word = round(x / step) mod 2⁶⁴,  step ≥ bound · sites / 2⁶²
+
+|x| ≤ bound at every site, so |Σ round(x / step)| ≤ 2⁶² + sites/2 < 2⁶³: the sum is read back without ambiguity, and is
+exact to sites · step/2.
 
 Noise is shared by the sites (P. Kairouz, Z. Liu, T. Steinke: The Distributed Discrete Gaussian Mechanism for Federated
 Learning with Secure Aggregation. ICML 2021): with h honest sites that arrive for sure, each adds a discrete Gaussian of
@@ -13,21 +19,20 @@ below 10⁻¹⁶. Values are cut towards zero to the grid, so they never become 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import sqrt
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Expected, Payload, Reply, Schema
 from fedfew.core.types import Trained
-from fedfew.secure.fixed_point import ROOM, Words, decoded, encoded, finest
 from fedfew.secure.terms import Rules
-from fedfew.transforms.discrete_gaussian import Keystream, S, discrete_gaussian
-from fedfew.transforms.privacy import SHORTER
+from fedfew.transforms.discrete_gaussian import Keystream, S, Words, discrete_gaussian
+from fedfew.transforms.privacy import SHORTER, shortening
 
+ROOM = 2.0**62
 TAIL = 64
 """No draw of the noise is larger than this many deviations."""
 
@@ -50,7 +55,7 @@ class Codec:
             weight = 0.0
         changes = {name: trained.reply[name] - payload[e.near] if e.near else trained.reply[name]
                    for name, e in self._tensors()}  # fmt: skip
-        scale = self._clipping(changes)
+        scale = shortening(changes.values(), rules.clip * SHORTER) if rules.clip else 1.0
         words = [self._words(changes[name].double().numpy().ravel() * scale, e, weight if e.near else 1.0)
                  for name, e in self._tensors()]  # fmt: skip
         counts = encoded(np.array([weight]), self._weight_step, float(rules.most_images))
@@ -121,18 +126,27 @@ class Codec:
         """Deviation of the noise that so many sites have added, as a multiple of the clip or of what an image adds."""
         return self.rules.noise * sqrt(sites / self.rules.honest_of(self.sites))
 
-    def _clipping(self, changes: dict[str, Tensor]) -> float:
-        """The factor by which a site's reply is shortened."""
-        if not self.rules.clip:
-            return 1.0
-        norm = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
-        if not isfinite(norm):
-            raise ArithmeticError("the change is not finite, so it cannot be clipped")
-        return min(1.0, self.rules.clip * SHORTER / norm) if norm else 1.0
-
     def _words(self, values: NDArray[np.float64], expected: Expected, weight: float) -> Words:
         bound = self._bound(expected) * weight
         words = encoded(values * weight, self._step(expected), bound, cut=self.rules.noise > 0)
         if not self.rules.noise:
             return words
         return words + discrete_gaussian(len(values), Keystream()).astype(np.uint64)
+
+
+def finest(bound: float, sites: int) -> float:
+    """The smallest power of two that leaves room for the sum of ``sites`` values up to ``bound``."""
+    return float(2.0 ** np.ceil(np.log2(bound * sites / ROOM)))
+
+
+def encoded(values: NDArray[np.float64], step: float, bound: float, *, cut: bool = False) -> Words:
+    """Whole steps, of values that are limited to ± ``bound``; rounded, or ``cut`` towards zero."""
+    if not np.isfinite(values).all():
+        raise ArithmeticError("a value is not finite")
+    steps = np.clip(values, -bound, bound) / step
+    return (np.trunc(steps) if cut else np.rint(steps)).astype(np.int64).astype(np.uint64)
+
+
+def decoded(words: Words, step: float) -> NDArray[np.float64]:
+    """The sum of encoded values."""
+    return words.astype(np.int64).astype(np.float64) * step

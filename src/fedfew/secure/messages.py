@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedfew.core.layout import Payload, Reply
-from fedfew.secure.fixed_point import Words
 from fedfew.secure.identity import MEMBER, SIGNATURE, roster_hash
 from fedfew.secure.site import Advert, refusal
 from fedfew.secure.terms import Terms
+from fedfew.transforms.discrete_gaussian import Words
 
 PREFIX = "secure."
 """Of the tensors that are added to a method's payload."""

@@ -29,9 +29,9 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedfew.core.errors import FedfewError
-from fedfew.secure.fixed_point import Words
 from fedfew.secure.identity import Identity
 from fedfew.secure.shamir import SHARE, split
+from fedfew.transforms.discrete_gaussian import Words
 
 ENVELOPE = 2 * SHARE + 16
 """Bytes of a sealed pair of shares."""

@@ -1,10 +1,16 @@
-"""Transforms change the messages of any method. Here are their settings; each builds its transform if it is on."""
+"""Transforms change the messages of any method. Here are their settings; each builds its transform if it is on.
 
+Without torch, because runs are read without it; so is ε computed, from numbers of updates.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt, Le, Lt
 
+from fedfew.core.extras import require
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 
 if TYPE_CHECKING:  # ε is computed where runs are read, without torch
@@ -31,7 +37,7 @@ class NormPolicy:
         """The transform; None where normalisation layers are averaged like weights."""
         if self.policy == "average":
             return None
-        from fedfew.transforms import norm_policy  # noqa: PLC0415 - where it is switched on
+        from fedfew.transforms import norm_policy
 
         kinds = {
             "local": norm_policy.LocalNorm,
@@ -87,11 +93,9 @@ class Privacy:
         """The transform of every reply; None if privacy is off, or part of a secure sum."""
         if not self.is_on or self.sums == "secure":
             return None
-        from fedfew.transforms.privacy import Private  # noqa: PLC0415 - where it is switched on
+        from fedfew.transforms.privacy import Private
 
         if self.noise:
-            from fedfew.core.extras import require  # noqa: PLC0415 - only where noise is on
-
             require("privacy", "privacy.noise")
         return Private(self.clip, self.noise, self.unit == "image")
 
@@ -108,7 +112,7 @@ class Compression:
         """The transform of every reply; None for no compression."""
         if self.kind == "none":
             return None
-        from fedfew.transforms.compression import Compressed, codec_of  # noqa: PLC0415 - where it is switched on
+        from fedfew.transforms.compression import Compressed, codec_of
 
         return Compressed(codec_of(self.kind, self.share), self.feedback)
 
@@ -121,3 +125,18 @@ def vectors(schema: "Schema") -> list[str]:
 def unprotected(schema: "Schema") -> list[str]:
     """Which tensors of a reply are neither near a vector that was sent nor bounded sums: noise has no meaning there."""
     return [name for name, expected in schema.items() if not expected.near and not expected.per_example]
+
+
+def epsilon(spent: Mapping[float, int], delta: float) -> float:
+    """ε of so many updates with each noise z: Gaussian mechanisms of multiplier z/2 (data moves an update by ≤ 2C).
+
+    They compose to one whose inverse squared multiplier is the sum of theirs. No amplification by sampling is claimed:
+    this protects against the server, which knows the clients it selected.
+    """
+    if any(noise <= 0 for noise, count in spent.items() if count):
+        return inf
+    require("privacy", "privacy.noise")
+    from dp_accounting import get_epsilon_gaussian
+
+    total = sum(count * (2 / noise) ** 2 for noise, count in spent.items())
+    return float(get_epsilon_gaussian(1 / sqrt(total), delta)) if total else 0.0

@@ -162,13 +162,12 @@ class Compressed(Transform):
         for name, expected in schema.items():
             if self._rounds(expected):
                 encoded |= _form_of_sums(self.codec, name, expected)
-                continue
-            if not expected.near:
+            elif expected.near:
+                encoded |= {f"{name}.{part}": form for part, form in self.codec.form(n).items()}
+                if n < layout.size:
+                    encoded[f"{name}.statistics"] = Expected((layout.size - n,))
+            else:
                 encoded[name] = expected
-                continue
-            encoded |= {f"{name}.{part}": form for part, form in self.codec.form(n).items()}
-            if n < layout.size:
-                encoded[f"{name}.statistics"] = Expected((layout.size - n,))
         return encoded
 
     def outgoing(
@@ -208,19 +207,16 @@ class Compressed(Transform):
         n = layout.trainable
         reply: Reply = {}
         for name, expected in schema.items():
-            if self._rounds(expected):
-                parts = {part: update.reply[f"{name}.{part}"] for part in self.codec.form(1)}
-                exact = update.reply[f"{name}.exact"]
-                reply[name] = torch.cat([exact, self.codec.decode(parts, len(next(iter(parts.values()))))])
-                continue
-            if not expected.near:
+            if not expected.near and not self._rounds(expected):
                 reply[name] = update.reply[name]
                 continue
             parts = {part: update.reply[f"{name}.{part}"] for part in self.codec.form(n)}
-            change = self.codec.decode(parts, n)
-            if n < layout.size:
-                change = torch.cat([change, update.reply[f"{name}.statistics"]])
-            reply[name] = payload[expected.near] + change
+            if expected.near:
+                statistics = [update.reply[f"{name}.statistics"]] if n < layout.size else []
+                reply[name] = payload[expected.near] + torch.cat([self.codec.decode(parts, n), *statistics])
+            else:
+                sums = self.codec.decode(parts, len(next(iter(parts.values()))))
+                reply[name] = torch.cat([update.reply[f"{name}.exact"], sums])
         return replace(update, reply=reply)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
+"""Numbers modulo 2⁶⁴."""
 BITS = 24
 S = 1 << BITS
 """Deviation of the noise in units of its grid."""

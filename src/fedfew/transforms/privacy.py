@@ -16,6 +16,7 @@ equal (``Expected.per_example``):   sent = Σ_i g(x_i) + N(0, (z Δ)² I).   Two
 more, move it by at most Δ: multiplier z. Nothing is clipped: then every image's part would depend on all others.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 
@@ -58,10 +59,7 @@ class Private(Transform):
         near = {name: schema[name].near for name in sorted(schema)}  # sums are not near any sent tensor
         sent = {name: payload[near[name]] if near[name] else torch.zeros_like(trained.reply[name]) for name in near}
         changes = {name: trained.reply[name] - sent[name] for name in sent}
-        norm = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
-        if not isfinite(norm):  # it cannot be clipped, so nothing is sent
-            raise ArithmeticError("the change is not finite, so it cannot be clipped")
-        scale = min(1.0, self.clip / norm) if norm else 1.0
+        scale = shortening(changes.values(), self.clip)
         clipped = {name: scale * change for name, change in changes.items()}
         if self.noisy:
             deviation = self.clip * max(self.noise, FINEST * S)
@@ -78,6 +76,14 @@ class Private(Transform):
             raise ArithmeticError("the sums are not finite, so noise does not hide an image in them")
         sent = {name: blurred(trained.reply[name].double(), self.noise * most) for name in sorted(schema)}
         return Trained({name: tensor.to(schema[name].dtype) for name, tensor in sent.items()}, examples=1)
+
+
+def shortening(changes: Iterable[Tensor], clip: float) -> float:
+    """The factor that makes vectors together no longer than the clip; what is not finite is not sent."""
+    norm = float(torch.stack([change.double().square().sum() for change in changes]).sum().sqrt())
+    if not isfinite(norm):
+        raise ArithmeticError("the change is not finite, so it cannot be clipped")
+    return min(1.0, clip / norm) if norm else 1.0
 
 
 def blurred(values: Tensor, deviation: float) -> Tensor:

@@ -16,7 +16,7 @@ from fedfew.methods.fedmoments.em import ClassScores
 from fedfew.methods.fedmoments.method import FEDMOMENTS
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.wire import Wire
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import epsilon
 from fedfew.transforms.privacy import Private
 
 NOISY = replace(METHOD, folds=2, fold_directions=6, most_steps=3, image_noise=0.05)

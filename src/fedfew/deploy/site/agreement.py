@@ -18,7 +18,7 @@ from fedfew.deploy.messages.heads import plan_hash
 from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.ledger import Ledger
 from fedfew.runtime.wire import Wire
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import epsilon
 
 PLANS, PAUSED = "plans", "paused"
 APPROVED, REFUSED = "approved", "refused"

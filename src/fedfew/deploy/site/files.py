@@ -15,8 +15,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.deploy.site.answers import Answers
-from fedfew.transforms import Privacy
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import Privacy, epsilon
 
 Noise = tuple[float, str, int]
 """z of an update, what it hides, and of how many images of one person."""
