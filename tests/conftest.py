@@ -1,13 +1,17 @@
-"""For all tests: one thread, as in a run; and what a thousand short runs read again is read once."""
+"""For all tests: one thread, as in a run; what a thousand short runs read again is read once; and a run, stopped."""
 
 import os
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
-from tests.runtime.tiny_run import few_fits
+from tests.runtime.tiny_run import few_fits, tiny, tiny_run
+
+from fedfew.runs.run import Run
+from fedfew.runs.session import start
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX may be shown and not work: E120
 
@@ -31,3 +35,20 @@ def few_fits_of_fedmoments(request: pytest.FixtureRequest, monkeypatch: pytest.M
     """Tiny runs of every method have few fits in these folders, where only bits matter."""
     if request.path.parent.name in ("contract", "integration", "runs", "runtime"):
         few_fits(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Three rounds from start to end."""
+    return tiny_run(tmp_path_factory.mktemp("undisturbed") / "run", rounds=3)
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run after two of its rounds."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    rounds = start(tiny(rounds=3), folder).advance()
+    next(rounds)
+    next(rounds)
+    rounds.close()
+    return folder

@@ -19,7 +19,7 @@ from fedfew.core.network import Network
 from fedfew.data.images.folders import scan_unlabeled
 from fedfew.data.samples import Images
 from fedfew.inference import export as exporting
-from fedfew.inference.agreement import Predict
+from fedfew.inference.export import Predict
 from fedfew.inference.forms import Form
 
 

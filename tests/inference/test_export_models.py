@@ -14,8 +14,7 @@ from fedfew.core.network import Network
 from fedfew.core.streams import stream
 from fedfew.data.samples import Images
 from fedfew.inference import export
-from fedfew.inference.agreement import agreement
-from fedfew.inference.export import export_network
+from fedfew.inference.export import agreement, export_network
 from fedfew.inference.forms import FromPixels, form_of
 from fedfew.models.backbones import Pretrained
 from fedfew.models.build import build_model

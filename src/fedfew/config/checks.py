@@ -24,22 +24,15 @@ def misfits(config: Config) -> Iterator[FedfewError]:
     """Every pair of settings that exclude each other; the method reports what concerns only itself."""
     own = list(config.entry.refuse(config.method, config.scenario))
     yield from own
-    yield from _aggregator(config)
     if all(fault.where != "vote.prior" for fault in own):
         yield from _vote(config)
-    yield from _privacy(config)
     if config.privacy.sums == "secure":
         from fedfew.config.sums import sum_misfits  # noqa: PLC0415 - of an extra
 
         yield from sum_misfits(config)
-    yield from _compression(config)
-    yield from _norm(config)
-    yield from _validation(config)
-    yield from _annealing(config)
-    yield from _augment(config)
-    yield from _optimizer(config)
-    yield from _client_labels(config)
-    yield from _own(config)
+    general = (_aggregator, _privacy, _compression, _norm, _validation, _annealing, _augment, _optimizer)
+    for faults in (*general, _client_labels, _own):
+        yield from faults(config)
 
 
 def _own(config: Config) -> Iterator[FedfewError]:

@@ -1,4 +1,8 @@
-"""Export of a trained model: one file that takes raw samples and knows its classes, saved if it agrees with torch."""
+"""Export of a trained model: one file that takes raw samples and knows its classes, saved if it agrees with torch.
+
+The reference is the model with plain convolutions. Winograd's, used in training, differs from them by about 10⁻⁵ of
+the largest value, and no exported file holds it.
+"""
 
 import contextlib
 import json
@@ -20,7 +24,6 @@ from fedfew.core.extras import require
 from fedfew.core.network import Network
 from fedfew.core.storage import write_atomically, writing
 from fedfew.data.rows.encoder import Encoder
-from fedfew.inference.agreement import OutputAgreement, Predict, agreement
 from fedfew.inference.forms import Form, form_of
 from fedfew.inference.model_card import model_card, write_card
 from fedfew.runs.model_file import read_model
@@ -29,7 +32,31 @@ from fedfew.runs.run import Run
 SUFFIX = {"safetensors": "safetensors", "onnx": "onnx", "torch-export": "pt2"}
 HUGGINGFACE = "huggingface"
 FORMATS = (*SUFFIX, HUGGINGFACE)
+Predict = Callable[..., Tensor]
+"""From the inputs of a form (``inference/forms.py``) to probabilities."""
+TOLERANCE = 1e-4
+"""Largest allowed difference of a logit, as a share of the range of the logits. Float32 in another order of sums gives
+a few 10⁻⁶; a lost scale, a swapped channel or another interpolation 10⁻² and more."""
+SMALLEST = 1e-30
+"""Smaller probabilities are not compared: float32 rounds them to 0."""
 HEAD_INPUT = "float32 N×features: the first output of the encoder, a file of its own (see backbone)"
+
+
+@dataclass(frozen=True)
+class OutputAgreement:
+    """The largest distance between a file and the model over all samples that were tried."""
+
+    difference: float
+    """Of a logit, as a share of the range of the logits (of 1 if they spread less)."""
+    classes: float
+    """Share of the samples for which both predict the same class; a tie in the model itself counts as equal."""
+
+    @property
+    def holds(self) -> bool:
+        return self.difference <= TOLERANCE and self.classes == 1.0
+
+    def __str__(self) -> str:
+        return f"logits differ by {self.difference:.1g} of their range, {self.classes:.1%} of the classes are equal"
 
 
 @dataclass(frozen=True)
@@ -208,3 +235,21 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             log.setLevel(level)
+
+
+def agreement(model: Predict, file: Predict, inputs: tuple[Tensor, ...]) -> OutputAgreement:
+    """Compare on these inputs, the first one alone and all in a batch."""
+    largest, equal = 0.0, 1.0
+    for batch in (tuple(part[:1] for part in inputs), inputs):
+        expected, actual = _logits(model(*batch)), _logits(file(*batch))
+        spread = max(float((expected.amax(1) - expected.amin(1)).max()), 1.0)
+        difference = (actual - expected).abs().max() / spread
+        largest = max(largest, float(difference) if bool(difference.isfinite()) else float("inf"))
+        torn = expected.amax(1) - expected.gather(1, actual.argmax(1, keepdim=True))[:, 0]
+        equal = min(equal, float((torn <= TOLERANCE * spread).double().mean()))
+    return OutputAgreement(largest, equal)
+
+
+def _logits(probabilities: Tensor) -> Tensor:
+    """Logits up to a constant for each sample: probabilities near 0 count as much as those near 1."""
+    return probabilities.double().clamp_min(SMALLEST).log()

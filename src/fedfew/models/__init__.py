@@ -14,8 +14,8 @@ MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
         "resnet9": ("resnet9:resnet9", "The paper's network; width 16 with group norm suits a CPU."),
         "cnn": ("cnn:cnn", "Three convolutions, max pools and a linear layer."),
         "wrn": ("wrn:wrn", "Wide ResNet, the network of SemiFL, FixMatch and MixMatch."),
-        "linear": ("linear:linear", "A linear layer on vectors."),
-        "mlp": ("linear:mlp", "A small network on vectors, with one hidden layer."),
+        "linear": ("layers:linear", "A linear layer on vectors."),
+        "mlp": ("layers:mlp", "A small network on vectors, with one hidden layer."),
         "efficientnet-lite0": (
             "backbones.efficientnet_lite0:efficientnet_lite0",
             "EfficientNet-Lite0, trained on ImageNet; needs the extra pretrained.",

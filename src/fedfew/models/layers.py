@@ -1,10 +1,11 @@
-"""Shared by the networks: normalisation, pooling, a linear head, the refusal of unfit images."""
+"""Shared by the networks: normalisation, pooling, the refusal of unfit images, and heads, which also stand alone."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Count, Doc
 
 Norm = Literal["none", "group", "batch"]
 
@@ -60,3 +61,13 @@ def refuse_misfit(model: str, channels: int, size: int) -> None:
     """Three halvings need 8×8 pixels; other channel counts have no augmentation that makes sense."""
     if size < 8 or channels not in (1, 3):
         raise FedfewError("E110", f"model {model}", f"cannot take images of {channels}×{size}×{size}")
+
+
+def linear(width: int, classes: int) -> Head:
+    """A linear layer on vectors."""
+    return Head(width, classes)
+
+
+def mlp(width: int, classes: int, *, hidden: Annotated[Count, Doc("units of the hidden layer")] = 64) -> Head:
+    """A small network on vectors: one hidden layer with ReLU."""
+    return Head(width, classes, hidden)

@@ -22,7 +22,6 @@ from fedfew.interface.console import out, print_json
 
 ROOM = 1 << 30
 """Free bytes below which disk space is a problem."""
-NOT_FOR_USERS = ("dev",)
 
 
 def doctor(json: bool) -> None:
@@ -32,8 +31,17 @@ def doctor(json: bool) -> None:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": processor(),
-        "torch": _torch(),
-        "threads": _threads(),
+        "torch": {
+            "version": torch.__version__,
+            "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "devices": devices(),
+        },
+        "threads": {
+            "cores": cores(),
+            "torch": torch.get_num_threads(),
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+        },
         "packages": {name: metadata.version(name) for name in ("numpy", "pydantic", "scipy", "click", "rich")},
         "extras": extras(),
         "cache": _cache(problems),
@@ -56,29 +64,12 @@ def extras() -> dict[str, str]:
     for requirement in metadata.requires("fedfew") or []:
         if match := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement):
             wanted.setdefault(match[2], []).append(match[1])
-    return {name: _lacking(packages) for name, packages in wanted.items() if name not in NOT_FOR_USERS}
+    return {name: _lacking(packages) for name, packages in wanted.items()}
 
 
 def _lacking(packages: list[str]) -> str:
     lacking = [package for package in packages if not any(metadata.distributions(name=package))]
     return f"lacks {', '.join(lacking)}" if lacking else "installed"
-
-
-def _torch() -> dict[str, Any]:
-    return {
-        "version": torch.__version__,
-        "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "devices": devices(),
-    }
-
-
-def _threads() -> dict[str, Any]:
-    return {
-        "cores": cores(),
-        "torch": torch.get_num_threads(),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
-    }
 
 
 def _cache(problems: list[str]) -> dict[str, Any]:

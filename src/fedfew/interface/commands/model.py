@@ -83,8 +83,8 @@ def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, allow_
     """Choose the images, rows or texts to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run, allow_code=allow_code)
     with counting("reading images") as report:
-        rows, found = choose(trained, images, count, report)
-    warn_unreadable(found.problems)
+        rows, candidates = choose(trained, images, count, report)
+    warn_unreadable(candidates.problems)
 
     def show() -> None:
         if csv:
@@ -92,11 +92,13 @@ def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, allow_
             writer.writeheader()
             writer.writerows(rows)
             return
-        title = f"{len(rows)} of {len(found.names):,} {found.kind}s"
-        print_table(("", found.kind, "reason"), [[str(r["rank"]), r[found.kind], r["reason"]] for r in rows], title, 3)
+        title = f"{len(rows)} of {len(candidates.names):,} {candidates.kind}s"
+        print_table(
+            ("", candidates.kind, "reason"), [[str(r["rank"]), r[candidates.kind], r["reason"]] for r in rows], title, 3
+        )
 
-    unreadable = [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped]
-    return {"run": str(run), "considered": len(found.names), "chosen": rows, "unreadable": unreadable}, show
+    unreadable = [{"image": p.path, "reason": p.reason} for p in candidates.problems if p.skipped]
+    return {"run": str(run), "considered": len(candidates.names), "chosen": rows, "unreadable": unreadable}, show
 
 
 def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str]) -> Answer:
