@@ -59,7 +59,7 @@ class Scene:
 
     def labeled(self) -> LabeledSet:
         """Its images with true labels: the most that a client can know."""
-        index = torch.from_numpy(self.sites.shares.of(self.client))
+        index = torch.from_numpy(self.sites.share(self.client))
         return LabeledSet(self.sites.samples.take(index), self.sites.truth[index])
 
 

@@ -19,7 +19,7 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.methods.entry import Entry
 from fedfew.runs.summary import accuracies
-from fedfew.runtime.cohort import Availability, cohort_size, draw_cohort
+from fedfew.runtime.exchange import Availability, cohort_size, draw_cohort
 from fedfew.runtime.rounds import count, server_turn
 
 

@@ -107,16 +107,14 @@ def test_pooled_passes_over_as_many_images_as_a_round_of_the_others() -> None:
         method.before_clients(state, server_site(6), generator(0))
 
 
-class Alternate:
+def alternate(client: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Client 0 holds the even images, client 1 the odd ones."""
-
-    def of(self, client: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.arange(client, 10, 2)
+    return np.arange(client, 10, 2)
 
 
 def sites(algorithm: Method, labeled: LabeledSet) -> Sites:
     none = LabeledSet(labeled.samples.like(labeled.samples.data[:0]), labeled.labels[:0])
-    return Sites(algorithm, linear_network(), labeled.samples, labeled.labels, Alternate(), CLASSES, 0, none, none)
+    return Sites(algorithm, linear_network(), labeled.samples, labeled.labels, alternate, CLASSES, 0, none, none)
 
 
 def test_labels_reach_all_labels_through_its_own_site_and_no_other_method() -> None:

@@ -9,8 +9,8 @@ from fedfew.core.network import Network
 from fedfew.data.samples import Images
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
-from fedfew.models.layers import groups
-from fedfew.models.resnet9 import convolution
+from fedfew.models.layers import groups, stage
+from fedfew.models.winograd import Conv3x3
 
 SMALL = {"resnet9": {"width": 4}, "cnn": {"width": 4}, "wrn": {"depth": 10, "width": 1}}
 
@@ -117,7 +117,7 @@ def test_groups(channels: int, expected: int) -> None:
 
 
 def test_pooling_before_the_relu_changes_nothing() -> None:
-    layer = convolution(3, 5, "none", pool=True)
+    layer = stage(Conv3x3(3, 5), "none", pool=True)
     inner = next(layer.children())
     batch = images(3, 8).float() - 128
     torch.testing.assert_close(layer(batch), nn.functional.max_pool2d(inner(batch).relu(), 2))

@@ -15,7 +15,7 @@ from tests.runs.crashes import Crash, copy_of, disk, files_of, flip, quiet, resu
 from tests.runtime.tiny_run import model_hash, records, tiny
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import ScreenState, ServerState
+from fedfew.core.types import ServerState
 from fedfew.runs import checkpoints
 from fedfew.runs.checkpoints import Checkpoints
 from fedfew.runs.journal import EMPTY
@@ -240,7 +240,8 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         omega=torch.randn(50),
         sigma=torch.randn(50),
         participation={11: 2, 3: 1},
-        screen=ScreenState({5: 2, 4: 1}, {"psi": (0.25, 1e-9)}),
+        refused={5: 2, 4: 1},
+        lengths={"psi": (0.25, 1e-9)},
         validation=(0.1, 1 / 3),
         ema=torch.randn(50),
         extra={"psi": torch.randn(50), "client/3": torch.randn(50), "seen": torch.arange(4, dtype=torch.int32)},
@@ -252,7 +253,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     back = found.state
     assert (back.round, back.participation, back.validation) == (7, {3: 1, 11: 2}, (0.1, 1 / 3))
     assert back.ema is not None and state.ema is not None and torch.equal(back.ema, state.ema)
-    assert back.screen == state.screen
+    assert (back.refused, back.lengths) == (state.refused, state.lengths)
     assert torch.equal(back.omega, state.omega)
     assert torch.equal(back.sigma, state.sigma)
     assert back.extra.keys() == state.extra.keys()

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
+from fedfew.runtime.exchange import Availability, draw_cohort, drop_out
 
 
 @pytest.mark.parametrize(

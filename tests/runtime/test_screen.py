@@ -79,7 +79,7 @@ def test_a_single_client_that_destroys_is_refused() -> None:
     parts, fleet = tiny_parts(participation=1 / 12, server__epochs=5)
     ((state, record),) = play(parts, one_hostile(fleet, lambda sent, _: -200 * sent), 1)
     assert codes(record) == ["E421"] and record["skipped"]
-    assert state.participation == {} and state.screen.refused == {record["cohort"][0]: 1}
+    assert state.participation == {} and state.refused == {record["cohort"][0]: 1}
 
 
 def test_a_change_longer_than_the_others_is_shortened_and_told() -> None:
@@ -139,7 +139,7 @@ def test_a_refused_client_does_not_gain_weight() -> None:
 
     states = play(parts, AlteredFleet(fleet, alter), 6)
     last, record = states[-1]
-    assert last.screen.refused == {0: 4} and last.participation == {0: 2, 1: 6, 2: 6}
+    assert last.refused == {0: 4} and last.participation == {0: 2, 1: 6, 2: 6}
     assert record["weights"] == {str(k): pytest.approx(1 / 3) for k in range(3)}
 
 
@@ -218,7 +218,7 @@ def test_the_lengths_of_ten_rounds_are_remembered() -> None:
         sorted(update["norm"] or 0.0 for update in record["updates"])[(len(record["updates"]) - 1) // 2]
         for _, record in states
     ]
-    (kept,) = states[-1][0].screen.lengths.values()
+    (kept,) = states[-1][0].lengths.values()
     assert kept == pytest.approx(medians[-10:], rel=1e-3)
 
 

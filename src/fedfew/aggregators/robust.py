@@ -54,7 +54,8 @@ def krum(
     """
     m = len(contributions)
     f = min(faulty, max((m - 3) // 2, 0))
-    scores = krum_scores(squared_distances(contributions), max(m - f - 2, 0))
+    ordered = squared_distances(contributions).sort(1).values  # the first is the distance to itself
+    scores = ordered[:, 1 : 1 + max(m - f - 2, 0)].sum(1)
     best = sorted(scores.argsort(stable=True)[: min(select, m - f)].tolist())
     return weighted_mean([contributions[i] for i in best], [1 / len(best)] * len(best))
 
@@ -67,12 +68,6 @@ def squared_distances(contributions: Sequence[Contribution]) -> Tensor:
         for i in range(1, m):
             table[i, :i] += (block[:i] - block[i]).double().square().sum(1)
     return table + table.T
-
-
-def krum_scores(distances: Tensor, neighbours: int) -> Tensor:
-    """For each model the sum of its squared distances to its nearest others."""
-    ordered = distances.sort(1).values  # the first is the distance to itself
-    return ordered[:, 1 : 1 + neighbours].sum(1)
 
 
 def fltrust(

@@ -191,7 +191,7 @@ def sites_of(config: Config, data: ClientsData, network: Network, identity: "Ide
         network=network,
         samples=data.samples.to(network.device),
         truth=data.truth,
-        shares=data.partition,
+        share=data.partition.of,
         classes=len(data.classes),
         seed=config.seed,
         test=data.test.to(network.device),

@@ -18,7 +18,7 @@ from fedfew.data.dataset import Dataset
 from fedfew.data.federation import Split
 from fedfew.data.shares import ClientLabels
 from fedfew.methods.entry import Entry, Scenario
-from fedfew.runtime.cohort import Availability, cohort_size
+from fedfew.runtime.exchange import Availability, cohort_size
 from fedfew.runtime.gate import Gate
 from fedfew.training.label_shift import Voting
 from fedfew.training.sgd import ClientSGD, LocalSGD

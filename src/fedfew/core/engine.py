@@ -96,14 +96,10 @@ def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor
         with torch.no_grad():
             fast(example)
     except Exception as error:  # torch wraps compiler errors in its own types, which change between versions
-        message = f"torch.compile failed: {type(error).__name__}: {_beginning(error)}"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        beginning = " ".join(lines[:2])[:300]  # the first line often only says which part of torch raised
+        message = f"torch.compile failed: {type(error).__name__}: {beginning}"
         raise FedfewError("E117", "engine.compile", message) from error
     finally:
         module.train(was_training)
     return fast
-
-
-def _beginning(error: Exception) -> str:
-    """The first two lines: the first often only says which part of torch raised."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines[:2])[:300]

@@ -1,10 +1,14 @@
 """Extras: packages that only some features need; a missing one is reported when the feature is used."""
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedfew.core.errors import FedfewError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 PACKAGES = {
     "flower": ("flwr", "cryptography", "h11", "httpx"),
@@ -39,6 +43,13 @@ def import_optional(module: str, source: str, feature: str) -> Any:
         return import_module(module)
     except ImportError:
         raise missing(module.partition(".")[0], source, feature) from None
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]], feature: str, *index: str) -> "DataFrame":
+    """Rows as a pandas DataFrame by its index columns."""
+    pandas = import_optional("pandas", "pandas", feature)
+    frame: DataFrame = pandas.DataFrame(rows, columns=None if rows else list(index))
+    return frame.set_index(list(index)) if index else frame
 
 
 def missing(packages: str, source: str, feature: str) -> FedfewError:

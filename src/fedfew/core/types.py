@@ -108,16 +108,6 @@ class Missing:
         object.__setattr__(self, "reason", plain(self.reason))
 
 
-@dataclass(frozen=True)
-class ScreenState:
-    """What the gate and the screen remember from round to round."""
-
-    refused: dict[int, int] = field(default_factory=dict)
-    """How often an update of each client was refused."""
-    lengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """By name of a tensor, the median length of the clients' changes in each of the last rounds."""
-
-
 @dataclass(frozen=True, eq=False)
 class ServerState:
     """Exactly what a checkpoint holds. ``round`` counts completed rounds."""
@@ -127,7 +117,10 @@ class ServerState:
     sigma: Vector
     participation: dict[int, int] = field(default_factory=dict)
     """How often an update of each client was used; only those are listed, so a million clients cost nothing."""
-    screen: ScreenState = ScreenState()
+    refused: dict[int, int] = field(default_factory=dict)
+    """How often the gate or the screen refused an update of each client."""
+    lengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name of a tensor, the median length of the clients' changes in each of the last rounds."""
     validation: tuple[float, ...] = ()
     """Validation accuracy after each round, for learning-rate plateaus."""
     extra: dict[str, Tensor] = field(default_factory=dict)
@@ -142,7 +135,7 @@ class ServerState:
 
     def answered(self, client: int) -> int:
         """q_k of FedFreq: rounds in which a client answered; refused answers count, so they raise no weight."""
-        return self.participation.get(client, 0) + self.screen.refused.get(client, 0)
+        return self.participation.get(client, 0) + self.refused.get(client, 0)
 
 
 @dataclass(frozen=True, eq=False)

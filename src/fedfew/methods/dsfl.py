@@ -25,13 +25,13 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Positive
-from fedfew.core.types import ClientSite, Contribution, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
+from fedfew.core.types import ClientSite, ClientUpdate, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.objectives.objective import Objective, train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import descend
 from fedfew.training.supervised import train_server
-from fedfew.training.updates import Warmup, check_outputs, outputs, schedule
+from fedfew.training.updates import Warmup, check_outputs, contributions, outputs, schedule
 
 OPEN_ROUNDS = 3
 """The open set holds the images of this many rounds, if the config gives no number."""
@@ -90,12 +90,7 @@ class DSFL(Federated):
 
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         asked = site.labeled.samples.like(state.extra["open"])
-        parts = [
-            Contribution(
-                u.client, _distribution(u.reply["probabilities"]).flatten(), u.examples, state.answered(u.client)
-            )
-            for u in updates
-        ]
+        parts = contributions(state, updates, vector=_distribution)
         site.network.load(state.sigma)
         own = site.network.probabilities(asked).flatten()
         mean = self.aggregator(parts, own, own)
@@ -122,11 +117,11 @@ class DSFL(Federated):
         return {"probabilities": Expected((self.subset, outputs(layout)))}
 
 
-def _distribution(reply: Tensor) -> Tensor:
+def _distribution(update: ClientUpdate) -> Vector:
     """Rows that are probabilities whatever was sent: values above 1 give a client no extra weight."""
-    rows = reply.clamp(0, 1)
+    rows = update.reply["probabilities"].clamp(0, 1)
     total = rows.sum(1, keepdim=True)
-    return torch.where(total > 0, rows / total.clamp_min(1e-12), 1 / rows.shape[1])
+    return torch.where(total > 0, rows / total.clamp_min(1e-12), 1 / rows.shape[1]).flatten()
 
 
 def settle(method: DSFL, scenario: Scenario) -> dict[str, int]:

@@ -31,10 +31,8 @@ from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector, nbytes
 from fedfew.core.network import Network
 from fedfew.core.samples import OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
-from fedfew.core.spill import ReplySpill
 from fedfew.core.types import (
     ClientSite,
-    Contribution,
     LabeledClientSite,
     Outcome,
     RoundEnd,
@@ -45,7 +43,7 @@ from fedfew.core.types import (
 )
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
-from fedfew.methods.fedmatch_helpers import changed_bytes, learned, nearest, restamp, seen
+from fedfew.methods.fedmatch_helpers import changed_bytes, learned, nearest, patched, restamp, seen
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.sgd import Hooks, descend
 from fedfew.training.supervised import train_server, train_supervised
@@ -235,16 +233,6 @@ class FedMatch(Federated):
             schema[f"{prefix}index"] = Expected((None,), torch.int32, limit=size, index=True, group=prefix)
             schema[f"{prefix}change"] = Expected((None,), limit=size, delta=True, group=prefix, base=("sigma", "psi"))
         return schema
-
-
-def patched(state: ServerState, updates: Updates, sent: Vector, prefix: str = "") -> list[Contribution]:
-    """ψ_k or σ_k of each client: the values sent, with its changed entries."""
-    parts, spill = [], ReplySpill()
-    for u in updates:
-        whole = sent.clone()
-        whole[u.reply[f"{prefix}index"].long()] += u.reply[f"{prefix}change"]
-        parts.append(Contribution(u.client, spill.put({"": whole})[""], u.examples, state.answered(u.client)))
-    return parts
 
 
 UNFIT = {

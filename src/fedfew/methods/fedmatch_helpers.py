@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from fedfew.core.layout import Vector
+from fedfew.core.spill import ReplySpill
 from fedfew.core.streams import stream
-from fedfew.core.types import Contribution, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Contribution, ServerSite, ServerState, Updates
+from fedfew.training.updates import contributions
 
 ENTRY_BYTES = 8  # an int32 index and a float32 value
 VALUE_BYTES = 4
@@ -78,3 +80,15 @@ def changed_bytes(state: ServerState, client: int) -> int:
         full = VALUE_BYTES * len(stamps)
         total += full if last is None else min(full, ENTRY_BYTES * int((stamps > last + 1).sum()))
     return total
+
+
+def patched(state: ServerState, updates: Updates, sent: Vector, prefix: str = "") -> list[Contribution]:
+    """ψ_k or σ_k of each client: the values sent, with its changed entries."""
+    spill = ReplySpill()
+
+    def whole(update: ClientUpdate) -> Vector:
+        vector = sent.clone()
+        vector[update.reply[f"{prefix}index"].long()] += update.reply[f"{prefix}change"]
+        return spill.put({"": vector})[""]
+
+    return contributions(state, updates, vector=whole)

@@ -82,11 +82,10 @@ class FedSiam(Federated):
         return disagreement(network(other).softmax(1), network.outputs_of(target, one).softmax(1))
 
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
-        online = contributions(state, updates, self.client)
-        psi = self.aggregator(online, state.sigma, state.sigma)
+        psi = self.aggregator(contributions(state, updates, self.client), state.sigma, state.sigma)
         target = None
         if self.uploads == "both":
-            targets = [replace(part, vector=u.reply["target"]) for part, u in zip(online, updates, strict=True)]
+            targets = contributions(state, updates, self.client, vector=lambda update: update.reply["target"])
             sent = state.extra["target"]
             target = self.aggregator(targets, sent, sent).vector.to(site.network.device)
         hooks = following(target, self.decay * soft_ramp(state.round / max(self.client.rounds, 1), self.ramp))

@@ -5,7 +5,7 @@ from typing import Annotated
 from torch import nn
 
 from fedfew.core.settings import Count, Doc
-from fedfew.models.layers import GlobalMax, Norm, normalisation, refuse_misfit
+from fedfew.models.layers import GlobalMax, Norm, refuse_misfit, stage
 
 
 def cnn(
@@ -24,16 +24,9 @@ def cnn(
     """
     refuse_misfit("cnn", channels, size)
     return nn.Sequential(
-        _stage(channels, width, 5, norm, pool=True),
-        _stage(width, 2 * width, 3, norm, pool=True),
-        _stage(2 * width, 2 * width, 3, norm, pool=False),
+        stage(nn.Conv2d(channels, width, 5, padding=2, bias=False), norm, pool=True),
+        stage(nn.Conv2d(width, 2 * width, 3, padding=1, bias=False), norm, pool=True),
+        stage(nn.Conv2d(2 * width, 2 * width, 3, padding=1, bias=False), norm),
         GlobalMax(),
         nn.Linear(2 * width, classes),
     )
-
-
-def _stage(inputs: int, outputs: int, kernel: int, norm: Norm, *, pool: bool) -> nn.Sequential:
-    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)]
-    if pool:
-        layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, *normalisation(outputs, norm), nn.ReLU(inplace=True))

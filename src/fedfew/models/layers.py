@@ -24,6 +24,16 @@ def normalisation(channels: int, norm: Norm) -> list[nn.Module]:
     return []
 
 
+def stage(convolution: nn.Conv2d, norm: Norm, *, pool: bool = False) -> nn.Sequential:
+    """A convolution → 2×2 max pool if wanted → normalisation → ReLU.
+
+    The paper pools after the ReLU. Both are increasing, so without normalisation the order changes no value and no
+    gradient; after pooling first, the rest works on a quarter of the pixels.
+    """
+    pooled = [nn.MaxPool2d(2)] if pool else []
+    return nn.Sequential(convolution, *pooled, *normalisation(convolution.out_channels, norm), nn.ReLU(inplace=True))
+
+
 def groups(channels: int) -> int:
     """The number of groups for GroupNorm: the largest divisor of ``channels`` up to 8 that leaves 4 channels a group.
 

@@ -9,21 +9,8 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from fedfew.core.settings import Count, Doc
-from fedfew.models.layers import GlobalMax, Norm, normalisation, refuse_misfit
+from fedfew.models.layers import GlobalMax, Norm, refuse_misfit, stage
 from fedfew.models.winograd import Conv3x3
-
-
-def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) -> nn.Sequential:
-    """3×3 convolution → 2×2 max pool if wanted → normalisation → ReLU.
-
-    The paper pools after the ReLU. Both are increasing, so without normalisation the order changes no value and no
-    gradient; after pooling first, the rest works on a quarter of the pixels.
-    """
-    layers: list[nn.Module] = [Conv3x3(inputs, outputs)]
-    if pool:
-        layers.append(nn.MaxPool2d(2))
-    layers += normalisation(outputs, norm)
-    return nn.Sequential(*layers, nn.ReLU(inplace=True))
 
 
 class Residual(nn.Module):
@@ -31,7 +18,7 @@ class Residual(nn.Module):
 
     def __init__(self, channels: int, norm: Norm) -> None:
         super().__init__()
-        self.branch = nn.Sequential(convolution(channels, channels, norm), convolution(channels, channels, norm))
+        self.branch = nn.Sequential(*(stage(Conv3x3(channels, channels), norm) for _ in range(2)))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.branch(x)
@@ -49,11 +36,11 @@ def resnet9(
     """The paper's network; ``width`` 16 with ``norm`` group is a good choice on a CPU."""
     refuse_misfit("resnet9", channels, size)
     return nn.Sequential(
-        convolution(channels, width, norm),
-        convolution(width, 2 * width, norm, pool=True),
+        stage(Conv3x3(channels, width), norm),
+        stage(Conv3x3(width, 2 * width), norm, pool=True),
         Residual(2 * width, norm),
-        convolution(2 * width, 4 * width, norm, pool=True),
-        convolution(4 * width, 8 * width, norm, pool=True),
+        stage(Conv3x3(2 * width, 4 * width), norm, pool=True),
+        stage(Conv3x3(4 * width, 8 * width), norm, pool=True),
         Residual(8 * width, norm),
         GlobalMax(),
         nn.Linear(8 * width, classes, bias=False),

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest, file_digest, open_sealed, sealed_json, write_atomically
-from fedfew.core.types import ScreenState, ServerState
+from fedfew.core.types import ServerState
 from fedfew.runs.folder import WARMUP
 from fedfew.runs.model_file import is_whole, sealed
 from fedfew.runs.reading import Manifest, Warmed, fits, read_warmup
@@ -249,10 +249,10 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
         "validation": torch.tensor(state.validation, dtype=torch.float64),
     }
     small |= {} if state.ema is None else {"ema": state.ema}
-    if state.screen.refused:
-        table = sorted(state.screen.refused.items())
+    if state.refused:
+        table = sorted(state.refused.items())
         small["refused"] = torch.tensor(table, dtype=torch.int64)
-    small |= {f"lengths/{name}": torch.tensor(kept, dtype=torch.float64) for name, kept in state.screen.lengths.items()}
+    small |= {f"lengths/{name}": torch.tensor(kept, dtype=torch.float64) for name, kept in state.lengths.items()}
     small |= {f"extra/{name}": t for name, t in state.extra.items() if "/" not in name}
     parts = {f"extra/{name}": t for name, t in state.extra.items() if "/" in name}
     parts |= {f"memory/{k}/{name}": t for k, kept in memory.items() for name, t in kept.items()}
@@ -290,10 +290,10 @@ def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tens
         omega=small["omega"],
         sigma=small["sigma"],
         participation=dict(zip(small["clients"].tolist(), small["counts"].tolist(), strict=True)),
-        screen=ScreenState(
-            dict(small["refused"].tolist()) if "refused" in small else {},
-            {key.removeprefix("lengths/"): tuple(t.tolist()) for key, t in small.items() if key.startswith("lengths/")},
-        ),
+        refused=dict(small["refused"].tolist()) if "refused" in small else {},
+        lengths={
+            key.removeprefix("lengths/"): tuple(t.tolist()) for key, t in small.items() if key.startswith("lengths/")
+        },
         validation=tuple(small["validation"].tolist()),
         ema=small.get("ema"),
         extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},

@@ -24,6 +24,11 @@ MOST = 1 << 30
 """Bytes of an archive once decompressed; a larger one is refused."""
 MEMORY = 1 << 28
 """Bytes that the decompressor may use."""
+PARTS = {
+    "config": "document", "environment": "environment", "classes": "classes", "rounds": "records",
+    "summary": "summary", "evaluation": "evaluation",
+}  # fmt: skip
+"""The keys of a line, and the parts of a ``Run`` that they are."""
 
 
 class Line(reading.Content):
@@ -83,15 +88,9 @@ def write_archive(path: Path, runs: Mapping[str, Run]) -> None:
 
 
 def _line(name: str, run: Run) -> dict[str, Any]:
-    return {
-        "run": name,
-        "config": run.document,
-        "environment": run.environment,
-        "classes": run.classes,
-        "rounds": _columns([record | {"updates": _columns(record["updates"])} for record in run.records]),
-        "summary": run.summary,
-        "evaluation": run.evaluation or None,
-    }
+    line = {"run": name} | {key: getattr(run, part) for key, part in PARTS.items()}
+    rounds = _columns([record | {"updates": _columns(record["updates"])} for record in run.records])
+    return line | {"rounds": rounds, "evaluation": run.evaluation or None}
 
 
 def _columns(rows: Sequence[Any]) -> Any:
@@ -109,21 +108,12 @@ def _rows(table: Any) -> list[dict[str, Any]]:
 
 def read_archive(path: Path) -> list[Run]:
     """The runs of an archive, by name; E309 if it is damaged."""
-    return [
-        Run(RunFolder(path / line["run"])).with_(
-            name=line["run"],
-            document=line["config"],
-            environment=line["environment"],
-            classes=line["classes"],
-            records=line["rounds"],
-            summary=line["summary"],
-            evaluation=line["evaluation"] or {},
-            judged=None,
-            held=False,
-            finished=True,
-        )
-        for line in _lines(path)
-    ]
+    runs = []
+    for line in _lines(path):
+        parts = {part: line[key] for key, part in PARTS.items()} | {"evaluation": line["evaluation"] or {}}
+        parts |= {"name": line["run"], "judged": None, "held": False, "finished": True}
+        runs.append(Run(RunFolder(path / line["run"])).with_(**parts))
+    return runs
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -343,7 +343,10 @@ class Run:
 
     def to_frame(self) -> "DataFrame":
         """The numbers of all rounds as a pandas DataFrame, one row per round."""
-        return _frame([{"round": record["round"]} | scalars(record) for record in self.records], "round")
+        from fedfew.core.extras import data_frame
+
+        rows = [{"round": record["round"]} | scalars(record) for record in self.records]
+        return data_frame(rows, "to_frame", "round")
 
     @property
     def clients(self) -> "DataFrame":
@@ -352,8 +355,10 @@ class Run:
         Columns: the aggregator's weight, the length of its step (norm) and its cosine with the server's, every number
         that its training reports, and the code of what was wrong with its update.
         """
+        from fedfew.core.extras import data_frame
+
         rows = [{"round": record["round"]} | row for record in self.records for row in client_rows(record)]
-        return _frame(rows, "round", "client")
+        return data_frame(rows, "Run.clients", "round", "client")
 
     def _repr_html_(self) -> str:
         """The run as shown in a notebook."""
@@ -361,12 +366,3 @@ class Run:
         rows |= {f"accuracy, {key}": percent(value) for key, value in self.accuracies.items()}
         cells = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(v))}</td></tr>" for key, v in rows.items())
         return f"<table><caption>{escape(self.title)} on {escape(self.dataset)}</caption>{cells}</table>"
-
-
-def _frame(rows: list[dict[str, Any]], *index: str) -> "DataFrame":
-    """A pandas DataFrame with these rows, by its index columns."""
-    from fedfew.core.extras import import_optional
-
-    pandas = import_optional("pandas", "pandas", "a data frame of a run")
-    frame: DataFrame = pandas.DataFrame(rows, columns=None if rows else list(index))
-    return frame.set_index(list(index))

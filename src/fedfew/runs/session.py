@@ -3,7 +3,6 @@
 import contextlib
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -32,15 +31,7 @@ from fedfew.runs.files import (
     repair,
     static_files,
 )  # fmt: skip
-from fedfew.runs.folder import (
-    BEST,
-    CONFIG,
-    ENVIRONMENT,
-    WARMUP,
-    RunFolder,
-    new_folder,
-    staged,
-)
+from fedfew.runs.folder import BEST, CONFIG, ENVIRONMENT, WARMUP, RunFolder, new_folder, staged
 from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights, model_file
 from fedfew.runs.model_file import sealed as sealed_model
@@ -217,7 +208,9 @@ def reopen(
         )
     with locked(folder.path), one_thread():
         store = Checkpoints(folder.checkpoints)
-        checkpoint = store.newest(partial(_is_complete, folder), warn)
+        checkpoint = store.newest(
+            lambda facts: fits(Facts, facts) and sealed(folder, facts["rounds"]) is not None, warn
+        )
         refuse_foreign(folder, checkpoint.facts)
         document = apply_overrides(checkpoint.facts["document"], overrides or {})
         config = check(document, str(folder / CONFIG), allow_code)
@@ -231,11 +224,6 @@ def reopen(
             write_atomically(folder / ENVIRONMENT, as_json(recorded))
     facts = checkpoint.facts | {"environment": recorded}
     return Session(folder, parts, checkpoint.state, checkpoint.memory, facts, warmup)
-
-
-def _is_complete(folder: RunFolder, facts: dict[str, Any]) -> bool:
-    """Whether a run can continue with a checkpoint's facts, and its journal with the rounds they cover."""
-    return fits(Facts, facts) and sealed(folder, facts["rounds"]) is not None
 
 
 @dataclass(frozen=True)

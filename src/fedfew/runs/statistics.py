@@ -64,7 +64,9 @@ def read_predictions(path: Path) -> Judged | None:
 
 def evaluate(judged: Judged, classes: Sequence[str]) -> dict[str, Any]:
     """All measures, as in evaluation.json."""
-    confusion = confusion_matrix(judged, len(classes))
+    width = len(classes)
+    pairs = judged.labels * width + judged.probabilities.argmax(1)
+    confusion = np.bincount(pairs, minlength=width**2).reshape(width, width)  # row: true class, column: predicted
     by_class = per_class(confusion)
     recalls = [row["recall"] for row in by_class if row["recall"] is not None]
     curve = calibration(judged)
@@ -90,12 +92,6 @@ def evenness(accuracies: Sequence[float]) -> dict[str, float]:
     gini = float(((2 * np.arange(1, n + 1) - n - 1) * values).sum() / (n * total)) if total else 0.0
     worst = float(values[: -(-n // 10)].mean())
     return {"worst_clients": worst, "sd_clients": float(values.std(ddof=n > 1)), "gini_clients": gini}
-
-
-def confusion_matrix(judged: Judged, classes: int) -> NDArray[np.int64]:
-    """Row: the true class, column: the predicted one."""
-    pairs = judged.labels * classes + judged.probabilities.argmax(1)
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
 def per_class(confusion: NDArray[np.int64]) -> list[dict[str, Any]]:

@@ -1,8 +1,12 @@
-"""One exchange with the clients: select a cohort, send, collect, and pass on only valid updates."""
+"""One exchange with the clients: select a cohort, send, collect, and pass on only valid updates.
+
+A cohort is F·K clients, available uniformly or with a bias, some of whom drop out.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import lru_cache
+from typing import Annotated, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +14,24 @@ from torch import Tensor
 
 from fedfew.core.errors import SHARED_CAUSE, UNUSED, FedfewError, Refusal
 from fedfew.core.layout import Layout, Payload, nbytes
+from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.spill import ReplySpill
+from fedfew.core.streams import numpy_stream
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState, Transform
-from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.screen import Judgement, Measurement, Screen
 from fedfew.runtime.wire import Wire
+
+
+@dataclass(frozen=True)
+class Availability:
+    """How likely each client is to be selected, and how often a selected client never answers."""
+
+    kind: Annotated[
+        Literal["uniform", "zipf"], Doc("uniform: all clients alike; zipf: rank r has a share ∝ 1/r^exponent")
+    ] = "uniform"
+    exponent: Annotated[NonNegative, Doc("zipf: how steeply availability falls with the rank")] = 1.0
+    dropout: Annotated[Fraction, Doc("simulated share of selected clients that never answer")] = 0.0
 
 
 class Exchange(Protocol):
@@ -166,7 +182,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
 
 def nobody(state: ServerState) -> Answers:
     """The answers of a round in which no client is asked."""
-    return Answers([], [], [], {}, 0, 0, lengths=state.screen.lengths)
+    return Answers([], [], [], {}, 0, 0, lengths=state.lengths)
 
 
 def checker(
@@ -223,3 +239,45 @@ def select(
     gone = drop_out(clients.seed, state.round, cohort, how.dropout)
     missing = {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in sorted(gone)}
     return {k: algorithm.broadcast(state, k) for k in cohort}, missing
+
+
+def cohort_size(participation: float, clients: int) -> int:
+    """m = max(round(F·K), 1)."""
+    return max(round(participation * clients), 1)
+
+
+def draw_cohort(seed: int, round: int, clients: int, size: int, how: Availability) -> list[int]:
+    """S_t: ``size`` different clients from the round's own stream, sorted; costs the same for any number of clients."""
+    rng = numpy_stream(seed, "cohort", round)
+    if how.kind == "uniform":
+        return sorted(int(k) for k in rng.choice(clients, size, replace=False))
+    if size * 10 > clients or how.exponent > 1:  # the m largest of log p + Gumbel noise: a draw without replacement
+        keys = rng.gumbel(size=clients) - how.exponent * np.log(_ranks(seed, clients))
+        return sorted(int(k) for k in np.argpartition(-keys, size - 1)[:size])
+    shares = _zipf(seed, clients, how.exponent)
+    chosen: dict[int, None] = {}
+    while len(chosen) < size:  # few of many with a long tail: skipping repeats gives the same distribution
+        k = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
+        chosen[min(k, clients - 1)] = None
+    return sorted(chosen)
+
+
+@lru_cache(maxsize=2)
+def _zipf(seed: int, clients: int, exponent: float) -> NDArray[np.float64]:
+    """Cumulative shares of the clients."""
+    cumulative: NDArray[np.float64] = np.cumsum(_ranks(seed, clients) ** -exponent)
+    return cumulative
+
+
+@lru_cache(maxsize=2)
+def _ranks(seed: int, clients: int) -> NDArray[np.float64]:
+    """The rank of each client, from 1: the first is available most often."""
+    return 1 + numpy_stream(seed, "availability").permutation(clients).astype(np.float64)
+
+
+def drop_out(seed: int, round: int, cohort: list[int], rate: float) -> set[int]:
+    """The clients of the cohort that will not answer."""
+    if not rate:
+        return set()
+    draws = numpy_stream(seed, "dropout", round).random(len(cohort))
+    return {k for k, draw in zip(cohort, draws, strict=True) if draw < rate}

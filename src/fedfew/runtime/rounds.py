@@ -13,7 +13,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from fedfew.core.errors import NO_UPDATE, FedfewError, raised_at
 from fedfew.core.evaluation import NOT_SCORED, Evaluation
 from fedfew.core.streams import stream
-from fedfew.core.types import Fleet, Method, Missing, Outcome, Passes, ScreenState, ServerSite, ServerState, Updates
+from fedfew.core.types import Fleet, Method, Missing, Outcome, Passes, ServerSite, ServerState, Updates
 from fedfew.runtime.exchange import Answers, Clients, ask, nobody, refuse_common_fault
 from fedfew.runtime.gate import finite
 from fedfew.runtime.record import WARMUP, RoundRecord, describe
@@ -100,9 +100,9 @@ def close_round(
     if not answers.updates and algorithm.asks(trained):
         if not trained.participation:
             refuse_common_fault(answers)
-        return replace(state, screen=replace(state.screen, refused=refused)), Outcome()  # no client answered: ω stays
-    screen = ScreenState(refused, answers.lengths)
-    counted = replace(trained, participation=count(trained, answers.used), screen=screen)
+        return replace(state, refused=refused), Outcome()  # no client answered: ω stays
+    used = count(trained, answers.used)
+    counted = replace(trained, participation=used, refused=refused, lengths=answers.lengths)
     rng = stream(clients.seed, "aggregate", trained.round)
     outcome = Outcome()
 
@@ -111,7 +111,7 @@ def close_round(
         made, outcome = algorithm.after_clients(counted, answers.updates, site, rng)
         return Wire(algorithm, clients.transforms).after_round(made, site)
 
-    made, failure = computed(aggregate, replace(state, screen=replace(state.screen, refused=refused)))
+    made, failure = computed(aggregate, replace(state, refused=refused))
     return made, Outcome(failure=failure) if failure else outcome
 
 
@@ -148,7 +148,7 @@ def count(state: ServerState, updates: Updates) -> dict[int, int]:
 def count_refused(state: ServerState, missing: list[Missing]) -> dict[int, int]:
     """How often each client's update was refused, including this round; a client that sent none was not refused."""
     refused = [m.client for m in missing if m.code not in NO_UPDATE]
-    return state.screen.refused | {k: state.screen.refused.get(k, 0) + 1 for k in refused}
+    return state.refused | {k: state.refused.get(k, 0) + 1 for k in refused}
 
 
 class Clock:

@@ -90,7 +90,7 @@ class Screen:
         # where clients send changes of a part of the model, σ is another part and σ − ω no step
         models = any(expected.near for expected in schema.values())
         own_step = float(torch.linalg.vector_norm(state.sigma - state.omega)) if models else 0.0
-        return Screen(gate, schema, site, own_step, tries, state.screen.lengths)
+        return Screen(gate, schema, site, own_step, tries, state.lengths)
 
     def measure(self, reply: Mapping[str, Tensor], payload: Payload) -> Measurement:
         """Measure one update that has passed the gate."""

@@ -37,12 +37,6 @@ from fedfew.runtime.wire import Wire
 _log = logging.getLogger(__name__)
 
 
-class Shares(Protocol):
-    """Which samples a client has."""
-
-    def of(self, client: int) -> NDArray[np.int64]: ...
-
-
 class Sums(Protocol):
     """A client's part in secure sums (``fedfew.secure``)."""
 
@@ -68,7 +62,8 @@ class Sites:
     truth: Tensor
     """Their true labels: for the upper bound and for reports. ``train_client`` gets only those of the few samples
     that ``known`` names, if the scenario has labels at clients."""
-    shares: Shares
+    share: Callable[[int], NDArray[np.int64]]
+    """Which samples a client has."""
     classes: int
     seed: int
     test: LabeledSet
@@ -98,7 +93,7 @@ class Sites:
         """One client's round. If it fails, only this client's update is lost."""
         rng = stream(self.seed, "client", round, client)
         try:
-            index = torch.from_numpy(self.shares.of(client))
+            index = torch.from_numpy(self.share(client))
             if self.sums is not None:
                 kept = self.secrets.setdefault(client, {})
                 part = self.sums.answer(

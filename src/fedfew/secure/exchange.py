@@ -241,7 +241,7 @@ class SecureExchange:
         missing = [post.missing[k] for k in sorted(post.missing) if k not in arrived]
         return Answers(
             cohort, updates, missing, payloads, post.down, post.up, post.unused, dict(post.wire), site.classes,
-            lengths=state.screen.lengths, summed=arrived,
+            lengths=state.lengths, summed=arrived,
         )  # fmt: skip
 
     def collect(self, asked: Sum, clients: Iterable[int]) -> tuple[Words, tuple[int, ...]]:

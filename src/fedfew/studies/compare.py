@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.config.tree import NAMED
 from fedfew.core.errors import FedfewError
-from fedfew.core.extras import import_optional
+from fedfew.core.extras import data_frame
 from fedfew.runs.intervals import ALPHA, Interval, holm
 from fedfew.runs.run import TITLES, Run
 from fedfew.runs.summary import HEADLINE
@@ -79,9 +79,7 @@ class Comparison:
 
     def to_frame(self) -> "DataFrame":
         """The rows as a pandas DataFrame, accuracies as fractions."""
-        pandas = import_optional("pandas", "pandas", "to_frame")
-        frame: DataFrame = pandas.DataFrame(as_rows(self))
-        return frame
+        return data_frame(as_rows(self), "to_frame")
 
     def __str__(self) -> str:
         return to_text(self)

@@ -1,6 +1,6 @@
 """What methods that exchange whole models have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -36,12 +36,17 @@ def schedule(sgd: LocalSGD, state: ServerState) -> Payload:
 
 
 def contributions(
-    state: ServerState, updates: Sequence[ClientUpdate], sgd: LocalSGD | None = None, prox: float = 0.0
+    state: ServerState,
+    updates: Sequence[ClientUpdate],
+    sgd: LocalSGD | None = None,
+    prox: float = 0.0,
+    vector: Callable[[ClientUpdate], Vector] = lambda update: update.reply["psi"],
 ) -> list[Contribution]:
     """The updates as an aggregator sees them, with a_k from the steps a client reports and how it trains (``sgd``).
 
     No client is believed more steps than its images allow: FedNova multiplies all changes by the mean of the steps, so
-    one that claims a billion would blow up the model. ``prox`` is the strength of a proximal term.
+    one that claims a billion would blow up the model. ``prox`` is the strength of a proximal term; ``vector`` says what
+    is aggregated of an update.
     """
     lr = sgd.rate(state.round, state.validation) if sgd else 0.0
 
@@ -52,7 +57,7 @@ def contributions(
     return [
         Contribution(
             u.client,
-            u.reply["psi"],
+            vector(u),
             u.examples,
             state.answered(u.client),
             work(u),
