@@ -2,13 +2,11 @@
 
 import json
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 from paper.arms import IID, LABELS, LEVELS, MIXES, NON_IID, PAPER
-from paper.figures import arms_of
-from paper.plan import Plan, cells, chosen, folder_of, in_order
+from paper.plan import Plan, cells, chosen, in_order
 
 from fedfew.core.errors import FedfewError
 
@@ -133,18 +131,3 @@ def test_what_makes_the_arm_is_not_overridden() -> None:
     assert {c["labels"] for c in configs("fig6a", plan).values()} == {50}
     both = [configs("fig4", plan)[panel, "FedMix + FedAvg"]["partition"].get("mu") for panel in (IID, NON_IID)]
     assert both == [None, 5.0]
-
-
-def test_misspelt_keys_seeds_and_figures_are_refused() -> None:
-    with pytest.raises(FedfewError, match=r"E104.*method\.lambda_anchor"):
-        cells(Plan("paper-tuned", None, 1, {"method.lambda_ancor": 1.0}), ["fig5"])
-    for key in ("seed", "dataset.seed"):
-        with pytest.raises(FedfewError, match=r"E113.*--seeds"):
-            cells(Plan("paper-tuned", None, 1, {key: 1}), ["fig5"])
-    with pytest.raises(FedfewError, match=r"E105.*fig6a"):
-        arms_of("fig7")
-
-
-def test_folders_of_different_plans_differ() -> None:
-    assert folder_of(TUNED) == Path("runs/paper-paper-tuned-laptop")
-    assert folder_of(Plan("paper-tuned", None, 1, {"rounds": 2})) == Path("runs/paper-paper-tuned-full-rounds2")
