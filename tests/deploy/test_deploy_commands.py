@@ -204,10 +204,6 @@ def test_the_doctor_believes_a_client_that_runs(network: ServerPlan, told: dict[
             assert failures(look(network, tmp_path), without="") == fault
 
 
-def test_the_doctor_finds_a_server_that_is_away(network: ServerPlan, tmp_path: Path) -> None:
-    assert failures(look(network, tmp_path)) == {"server": "E510"}
-
-
 def test_the_doctor_finds_another_authority(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:
     other = make_network(tmp_path / "other", ["a"], port=network.port)
     findings = examine_client(tmp_path / "other" / "bundles" / "a.tar", tmp_path / "a.npz", tmp_path / "elsewhere")

@@ -251,16 +251,6 @@ def test_one_survivor_is_enough(survivor: int) -> None:
     assert len(left_out(record)) == 2
 
 
-@pytest.mark.parametrize("method", ["fedmix", "fedavg", "fedmatch", "all-labels"])
-def test_clients_without_images_leave_the_model_finite(method: str) -> None:
-    few = {"clients": 40, "participation": 1.0, "dataset__unlabeled": 25, "partition__empty": True}
-    parts, fleet = tiny_parts(**few, method__name=method)
-    assert any(len(parts.federation.partition.of(k)) == 0 for k in range(40))
-    for state, record in play(parts, fleet, 2):
-        assert torch.isfinite(state.omega).all()
-        assert left_out(record) == []
-
-
 def test_after_max_skipped_the_run_stops_by_name_and_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
