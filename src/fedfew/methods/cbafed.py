@@ -46,13 +46,16 @@ class CBAFed(Federated):
     threshold: Annotated[Fraction, Doc("τ: base of the class thresholds; frequent classes get a higher one")] = 0.84
     highest: Annotated[Fraction, Doc("upper bound of every class threshold")] = 0.95
     tail: Annotated[
-        NonNegative, Doc("an unsure image takes its second class where that one's P is below this; 0: never")
+        NonNegative,
+        Doc("an unsure image takes its second class if that has less than this share of the labels; 0: never"),
     ] = 0.03
     label_weight: Annotated[Positive, Doc("a label of the server counts as this many pseudo-labels in the mean")] = 1.0
     server_residual: Annotated[Fraction, Doc("share of its earlier model in the server's own; 0: none")] = 0.8
-    server_interval: Annotated[Count, Doc("passes over the server's labels between two such mixes")] = 5
+    server_interval: Annotated[
+        Count, Doc("the server mixes its model with the earlier one after this many passes over its labels")
+    ] = 5
     global_residual: Annotated[Fraction, Doc("share of the earlier global model in the new one; 0: none")] = 0.5
-    global_interval: Annotated[Count, Doc("rounds between two such mixes")] = 5
+    global_interval: Annotated[Count, Doc("the global model is mixed with the earlier one after this many rounds")] = 5
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
 

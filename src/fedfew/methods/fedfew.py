@@ -57,7 +57,9 @@ class FedFew(Federated):
     correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
     consistency: Annotated[NonNegative, Doc("w: weight of the agreement between two noisy views; 0: off, faster")] = 0.0
     average: Annotated[Fraction, Doc("a: share of the last ω in the new one, a mean over the rounds; 0: none")] = 0.0
-    teacher: Annotated[Literal["current", "start"], Doc("what labels: each round's model, or the first")] = "current"
+    teacher: Annotated[
+        Literal["current", "start"], Doc("which model labels the images: each round's, or the first one")
+    ] = "current"
     warmup: Annotated[Natural, Doc("epochs the server trains before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
 

@@ -31,7 +31,7 @@ class Supervised:
     shift: Annotated[Natural, Doc("augmentation: largest shift in pixels, vertical and horizontal")] = 2
     annealing: Annotated[
         Literal["none", "log", "linear", "exp"],
-        Doc("annealing (UDA): labels the model is sure of are left out; this is how the bound on sure rises"),
+        Doc("annealing (UDA): labels predicted above a rising probability are left out; how that rises"),
     ] = "none"
     own: OwnView | None = None
     """The user's own function, if ``augment`` names one."""

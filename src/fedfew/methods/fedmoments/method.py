@@ -75,7 +75,7 @@ class FedMoments(Federated):
         Doc("class shares over all clients: halfway between equal and what EM finds, equal, or those of the labels"),
     ] = "sites"
     confidence: Annotated[
-        Fraction, Doc("mean confidence, without a client's class mix, that the temperature is chosen for")
+        Fraction, Doc("mean confidence that the temperature is set to, before a client's class mix counts")
     ] = 0.75
     label_weight: Annotated[NonNegative, Doc("κ: how many unlabeled images one label outweighs in a class mean")] = 20.0
     evidence: Annotated[
@@ -87,11 +87,11 @@ class FedMoments(Federated):
     ] = 0.05
     survey: Annotated[Count, Doc("images to survey before EM starts; all, if there are fewer")] = 5000
     hear: Annotated[
-        Fraction, Doc("share of the known images that must have answered the present scores before a step of EM")
+        Fraction, Doc("share of the images surveyed that the answers must cover before EM takes a step")
     ] = 0.5
     patience: Annotated[Count, Doc("rounds without a new answer after which a step is taken with fewer")] = 3
     folds: Annotated[int, Ge(2), Doc("parts of the labels, each of which judges models that have not seen it")] = 4
-    fold_directions: Annotated[Count, Doc("directions that these models use")] = 128
+    fold_directions: Annotated[Count, Doc("directions that the models of folds use")] = 128
     scanners: Annotated[
         bool, Doc("whether to look for sites whose scanner differs from the one of the labels, and to take it back")
     ] = True
