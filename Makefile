@@ -56,7 +56,7 @@ bench: $(VENV)/.installed-dev           ## docs/understand/performance.md measur
 	$(BIN)/python -m benchmarks.performance.precision --page docs/understand/performance.md
 	$(BIN)/python -m benchmarks.performance.backbone --page docs/understand/performance.md
 
-screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
+screenshots: $(VENV)/.installed-dev     ## docs/images/page.png from real runs
 	sh tests/browser/ensure_chromium.sh
 	$(BIN)/python -m tests.browser.screenshots
 

@@ -1,15 +1,19 @@
 """For all tests: one thread, as in a run; what a thousand short runs read again is read once; and a run, stopped."""
 
 import os
+import shutil
+import urllib.request
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 from tests.runtime.tiny_run import few_fits, tiny, tiny_run
 
+from fedfew.data import sources
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
 
@@ -52,3 +56,17 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     next(rounds)
     rounds.close()
     return folder
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing a test does reaches the user's cache, the network, or another program."""
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    monkeypatch.setattr(sources, "DEBIAN_FOLDER", tmp_path / "usr-share")
+    return tmp_path / "cache"
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise OSError("no network here")

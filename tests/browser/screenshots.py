@@ -1,25 +1,23 @@
-"""The pictures in the documentation, taken of real runs: ``make screenshots``."""
+"""The picture in the documentation, taken of real runs: ``make screenshots``."""
 
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from PIL import Image
-from tests.browser.devtools import Tab, browser
+from tests.browser.devtools import browser
 from tests.interface.small_runs import serving
 
 import fedfew
 from fedfew.interface.page.library import key_of
-from fedfew.interface.report import write_report
 
-IMAGES = Path("docs") / "images"
+PICTURE = Path("docs") / "images" / "page.png"
 METHODS = ("server-only", "pooled", "fedmoments")
 OURS = METHODS[-1]
 
 
 def take() -> None:
-    """The demo on photographs: our own method beside its bounds."""
-    IMAGES.mkdir(parents=True, exist_ok=True)
+    """The page of the demo on photographs: our own method beside its bounds."""
     with TemporaryDirectory() as folder, browser() as tab:
         root = Path(folder) / "runs"
         for name in METHODS:
@@ -27,26 +25,13 @@ def take() -> None:
             command = f"fedfew run demo-photos --set method.name={name} --out runs/{name}"
             for _ in fedfew.Experiment.load("demo-photos", chosen).start(root / name, command).advance():
                 pass
-        take_pages(tab, root)
-        tab.open(f"file://{write_report(root / OURS)}", 1200, 1500)
-        tab.screenshot(IMAGES / "report.png")
-    for path in IMAGES.glob("*.png"):
-        few_colours(path)
-
-
-def take_pages(tab: Tab, root: Path) -> None:
-    """The page of our own run as a desk and as a phone show it."""
-    with serving(root) as server:
-        for width, height, name in ((1200, 1500, "page.png"), (390, 1180, "page-phone.png")):
-            tab.open(f"{server}/run/{key_of(root / OURS, root)}", width, height)
+        with serving(root) as server:
+            tab.open(f"{server}/run/{key_of(root / OURS, root)}", 1200, 1500)
             tab.wait("document.querySelectorAll('figure svg.chart').length > 2")
             time.sleep(2)  # fonts and the last redraw
-            tab.screenshot(IMAGES / name)
-
-
-def few_colours(path: Path) -> None:
-    """A page has few colours: with a palette the picture looks the same and takes a third of the space."""
-    Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+            tab.screenshot(PICTURE)
+    # with a palette the picture looks the same and takes a third of the space
+    Image.open(PICTURE).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
 
 
 if __name__ == "__main__":

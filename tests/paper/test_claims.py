@@ -11,7 +11,7 @@ from paper.claims import CLAIMS, partitions
 from paper.figures import arms_of
 from paper.measures import Agrees, Judge, Verdict
 from paper.results import ArmResult, Results, last_scored
-from tests.studies.runs_by_hand import by_hand, flat
+from tests.runs.own_runs import by_hand, flat
 
 from fedfew.runs.intervals import Interval
 from fedfew.runs.run import Run

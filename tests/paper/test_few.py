@@ -9,7 +9,7 @@ from paper.goals import at_sites, by_skew
 from paper.measures import Verdict
 from paper.plan import Plan, cells, in_order
 from paper.results import ArmResult, Results
-from tests.studies.runs_by_hand import flat
+from tests.runs.own_runs import flat
 
 Key = tuple[str, str]
 ALONE = "server-only"

@@ -12,7 +12,7 @@ from paper.page import put, report, section
 from paper.results import ArmResult, Results, level
 from paper.study import Request, Study, published
 from tests.docs.test_blocks import ROOT
-from tests.studies.runs_by_hand import by_hand, flat
+from tests.runs.own_runs import by_hand, flat
 
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.studies.runs_by_hand import flat
+from tests.runs.own_runs import flat
 
 from fedfew.interface.charts.run_charts import accuracy
 from fedfew.interface.report.standing import standing

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import pytest
-from tests.studies.runs_by_hand import by_hand, flat
+from tests.runs.own_runs import by_hand, flat
 
 from fedfew.core.errors import FedfewError
 from fedfew.runs.intervals import Interval
