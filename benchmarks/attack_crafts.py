@@ -17,14 +17,16 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import Refusal
 from fedfew.core.layout import Payload, Vector
-from fedfew.core.samples import LabeledSet
+from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, Missing, Scoring, Trained
 from fedfew.data.samples import Images
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedmoments.basis import basis_of
+from fedfew.methods.fedmoments.em import Shape
 from fedfew.methods.fedmoments.method import FedMoments
-from fedfew.methods.fedmoments.survey import moments_of
+from fedfew.methods.fedmoments.plausibility import Implausible
+from fedfew.methods.fedmoments.survey import Tally, matrix_of, moments_of
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.screen import models
 from fedfew.runtime.site import InlineFleet, Sites
@@ -234,6 +236,29 @@ def hidden_sums(scene: Scene) -> Vector:
     return own.lie(counts, counts[:, None] * (means + way / way.norm(dim=1, keepdim=True) * left[:, None]))
 
 
+def colluding_sums(scene: Scene) -> Vector:
+    """Class means moved towards those of the next class: as far as the gate lets pass, and no further from the honest
+    than the honest are from each other. All who work together go the same way."""
+    own, shape = ClassSums.of(scene), _header(scene)[2]
+    parts = [shape.read(other[: shape.length])[0] for other in scene.honest or [scene.own]]
+    counts, moments = (torch.stack([getattr(p, name) for p in parts]) for name in ("counts", "moments"))
+    together = moments.sum(0) / counts.sum(0).clamp_min(1e-9)[:, None]
+    off = (moments - counts[..., None] * together).square() / counts.clamp_min(0.1)[..., None]
+    spread = off.mean((0, 1)).clamp_min(1e-12)
+    most = 1.25**2 * float((off / spread).sum((1, 2)).median())
+    true, n = own.moments.clone(), own.counts.clone()
+    way = n[:, None] * (together.roll(-1, 0) - together)
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        own.moments[:] = true + middle * way
+        far = (own.moments - n[:, None] * together).square() / n.clamp_min(0.1)[:, None] / spread
+        odd = Implausible(shape)(own.sums, scene.payload, len(scene.labeled()))
+        low, high = (low, middle) if odd or float(far.sum()) > most else (middle, high)
+    own.moments[:] = true + low * way
+    return own.sums
+
+
 def one_class(scene: Scene) -> Vector:
     """All its images claimed as one class."""
     own = ClassSums.of(scene)
@@ -255,6 +280,72 @@ def poison_survey(scene: Scene) -> Vector:
     way = torch.randn(1, width, generator=scene.rng)
     u = projected(scene, LENGTH * way / way.norm())
     return n * moments_of((u - scene.payload["origin"]) / scene.payload["scale"])
+
+
+def off_diagonals(scene: Scene) -> Vector:
+    """A survey with its own means and squares, but all its spread in one direction: off-diagonals as large as can be."""
+    width, n = len(scene.payload["scale"]), len(scene.labeled())
+    sums = scene.own[-Tally.length(width) :].double()
+    mean, second = sums[:width] / n, matrix_of(sums, width)
+    spread = (second.diagonal() - n * mean.square()).clamp_min(0)
+    way = spread.sqrt() * torch.randn(width, generator=scene.rng, dtype=torch.float64).sign()
+    lie = n * torch.outer(mean, mean) + torch.outer(way, way)
+    rows, columns = torch.triu_indices(width, width, 1)
+    return torch.cat([sums[: 2 * width], lie[rows, columns]]).float()
+
+
+def as_protocol_says(scene: Scene, samples: Samples) -> Vector:
+    """What the method itself answers for other samples than the site's."""
+    site = ClientSite(scene.client, scene.sites.network, samples, scene.sites.classes)
+    return scene.sites.algorithm.train_client(scene.payload, site, scene.rng).reply["sums"].clone()
+
+
+def identical_features(scene: Scene) -> Vector:
+    """Honest work on copies of one image."""
+    samples = scene.labeled().samples
+    return as_protocol_says(scene, samples.like(samples.data[:1].expand_as(samples.data).contiguous()))
+
+
+def zero_features(scene: Scene) -> Vector:
+    """Honest work on images whose features are all zero."""
+    samples = scene.labeled().samples
+    return as_protocol_says(scene, samples.like(torch.zeros_like(samples.data)))
+
+
+def _header(scene: Scene) -> tuple[Vector, int, Shape]:
+    method = scene.sites.algorithm
+    assert isinstance(method, FedMoments)
+    return scene.own.clone(), len(scene.labeled()), method.shape(*scene.sites.network.layout.shapes[0])
+
+
+def all_moved(scene: Scene) -> Vector:
+    """True sums of images that all changed class: EM stops where the share of these rises."""
+    sums, n, _ = _header(scene)
+    sums[1] = n
+    return sums
+
+
+def none_moved(scene: Scene) -> Vector:
+    """True sums of images that have settled from the first step on."""
+    sums, _, _ = _header(scene)
+    sums[1] = 0
+    return sums
+
+
+def certain_curve(scene: Scene) -> Vector:
+    """True sums, and the models are said to be certain at every temperature."""
+    sums, n, shape = _header(scene)
+    for part in shape.read(sums[: shape.length]):
+        part.confidence[:] = n
+    return sums
+
+
+def blind_curve(scene: Scene) -> Vector:
+    """True sums, and the models are said to know nothing at any temperature."""
+    sums, n, shape = _header(scene)
+    for part in shape.read(sums[: shape.length]):
+        part.confidence[:] = n / shape.classes
+    return sums
 
 
 Attack = Callable[[Scene], Vector | None]
@@ -281,10 +372,24 @@ SUMS: dict[str, Attack] = {
     "one class": one_class,
     "free rider": empty_sums,
     "mimic": mimic,
+    "colluding sums": colluding_sums,
+    "little": little,
+    "min-max": min_max,
+    "all moved": all_moved,
+    "none moved": none_moved,
+    "certain curve": certain_curve,
+    "blind curve": blind_curve,
+    "identical features": identical_features,
+    "zero features": zero_features,
     "survey": poison_survey,
+    "off-diagonals": off_diagonals,
     "absent": absent,
 }
-"""Attacks on fedmoments, whose clients send sums; all but "survey" begin after the survey."""
+"""Attacks on fedmoments, whose clients send sums. "little", "min-max" and "colluding sums" are made by
+clients that work together."""
+ON_SURVEY: tuple[Attack, ...] = (poison_survey, off_diagonals)
+ALWAYS: tuple[Attack, ...] = (identical_features, zero_features)
+"""Attacks on the survey, and on both; all others on sums begin after the survey."""
 
 
 Said = dict[tuple[int, int, bytes], ClientUpdate | Missing]
@@ -314,7 +419,8 @@ class HostileFleet(InlineFleet):
             rng = stream(self.sites.seed, "hostile", round, k)
             scene = Scene(sent, own, honest, len(payloads), len(bad), self.sites, k, rng, payloads[k])
             sums = "survey" in payloads[k]
-            if (sums and "weight" not in payloads[k]) != (self.attack is poison_survey) or (sums and not len(own)):
+            first = sums and "weight" not in payloads[k]
+            if (self.attack not in ALWAYS and first != (self.attack in ON_SURVEY)) or (sums and not len(own)):
                 yield answer
                 continue
             crafted = self.attack(scene)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.leaks import measured, of_model, of_survey
+from benchmarks.leaks import KNOWN, Moments, measured, of_head
 from benchmarks.performance.page import kept
 from benchmarks.performance.text import page_text
 from benchmarks.reliability import faults
@@ -49,16 +49,28 @@ def test_misses_and_time_limits_are_told_from_success() -> None:
     assert (late.state, late.figure) == ("out of time", "not done within 0 s")
 
 
-def test_the_survey_of_few_images_names_them_and_noise_for_single_images_hides_them() -> None:
-    x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).double()
-    auc, rate, nearest = measured(of_survey(0.0), x, 5, 0)
-    assert auc > 0.99 and rate > 0.99 and nearest > 0.5
-    assert measured(of_survey(50.0), x, 5, 0)[0] < 0.7
+FEATURES = torch.randn(KNOWN + 600, 80, generator=torch.Generator().manual_seed(0)).double()
+CLASSES = torch.arange(len(FEATURES)) % 10
+
+
+@pytest.mark.parametrize("noise", [0.0, 50.0])
+def test_few_images_are_named_by_a_survey_and_by_a_malicious_step_and_noise_hides_them(noise: float) -> None:
+    torch.manual_seed(0)
+    moments = Moments.of(FEATURES, CLASSES, noise)
+    survey, slabs = (measured(attack, len(FEATURES), 20, 0) for attack in (moments.survey, moments.slabs))
+    assert (survey[0] > 0.99, slabs[0] > 0.95) == (not noise, not noise)
+    assert noise == 0 or max(survey[0], slabs[0]) < 0.65
+
+
+def test_a_step_withholds_what_fewer_than_five_images_would_say() -> None:
+    torch.manual_seed(0)
+    open_, held = (Moments.of(FEATURES, CLASSES, fewest=fewest) for fewest in (0, 5))
+    assert measured(open_.step, len(FEATURES), 1, 0)[0] > 0.9
+    assert measured(held.step, len(FEATURES), 1, 0)[0] == 0.5
 
 
 def test_a_linear_head_that_saw_one_image_is_that_image() -> None:
-    x = torch.randn(600, 40, generator=torch.Generator().manual_seed(0)).double()
-    auc, _, nearest = measured(of_model(torch.nn.Linear(40, 10).double()), x, 1, 0)
+    auc, _, nearest = measured(of_head(torch.nn.Linear(80, 10).double(), FEATURES), len(FEATURES), 1, 0)
     assert auc > 0.9 and nearest > 0.99
 
 

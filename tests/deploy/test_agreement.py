@@ -11,15 +11,31 @@ from tests.deploy.test_site import Tiny, message, real
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.heads import plan_hash
-from fedfew.deploy.plan import make_network
+from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.server.members import Agreements
 from fedfew.deploy.site.agreement import APPROVED, REFUSED, asked_plans, decide, pause
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite
+from fedfew.interface.cli import app
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
 from fedfew.studies.verdict import baseline_of
+
+
+def test_what_a_server_writes_cannot_change_what_is_read_on_the_terminal(
+    tiny: Tiny, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, _ = message(tiny(), tiny().network.snapshot())
+    hidden = "\x1b[2J\x1b]0;title\x07\x9b8mfedavg\r"
+    head["config"]["method"] = {"name": hidden}
+    site = real(tmp_path / "s", images, accept="ask")  # type: ignore[arg-type]
+    make_network(tmp_path / "net", ["a"])
+    open_bundle(tmp_path / "net" / "bundles" / "a.tar", tmp_path / "s")
+    assert ask(site, head) == "waiting"
+    app(["deploy", "approve", str(tmp_path / "s")], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "fedavg" in said and not set(said) & set("\x1b\x07\x9b\r")
 
 
 def ask(site: WarmSite, head: dict[str, Any]) -> str:

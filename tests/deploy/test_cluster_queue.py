@@ -41,7 +41,7 @@ def test_two_plans_run_on_the_same_processes_while_sites_leave_and_join(tmp_path
             assert line in text, text
         text = httpx.get(f"http://127.0.0.1:{own}/metrics").text
         assert "fedfew_site_online 1.0" in text and 'fedfew_process_up{process="node-a"} 1.0' in text
-        assert text.count("fedfew_answers{run=") == 2
+        assert text.count("fedfew_answers{plan=") == 2
     runs = [Run.open(folder / "runs" / name) for name in ("0001-first", "0002-second")]
     assert [sorted({k for r in run.records for k in r["cohort"]}) for run in runs] == [[0, 1], [0, 2]]
     results = [json.loads(line) for line in server.log.with_suffix(".out").read_text().splitlines()]

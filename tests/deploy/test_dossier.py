@@ -32,6 +32,7 @@ def test_the_dossier_tells_what_the_files_tell(tmp_path: Path, monkeypatch: pyte
         assert part in text, part
     assert "accept, min_images" in text and run.summary["model_sha256"] in text and "revoked" in text
     assert "ends in 29 days" in text and "Limits and ledgers of south are not" in text and "torch" in text
+    assert "private keys of north, south are in bundles/" in text
     assert "no noise, so nothing bounds" in text and "Secure sums" not in text and text.count("<line ") == 2
     lines = (site.folder / NAME).read_text().replace('"site": 0', '"site": 1')
     (site.folder / NAME).write_text(lines)
@@ -50,8 +51,11 @@ def test_the_dossier_explains_secure_sums_and_warns_of_an_authority_at_the_serve
     assert "fewer than 2t − n sites" in text and "sums over all sites of a round" in text
     assert "which could make up sites of a secure sum" in text
     (plan.folder / "ca.key").unlink()
+    for name in ("a", "b", "c"):
+        (tmp_path / "clinic" / "bundles" / f"{name}.tar").unlink()
     command("dossier", tmp_path / "clinic")
-    assert "could make up sites of" not in (tmp_path / "clinic" / "dossier.html").read_text()
+    text = (tmp_path / "clinic" / "dossier.html").read_text()
+    assert "could make up sites of" not in text and "bundles/" not in text
 
 
 def test_a_ledger_has_a_page(tmp_path: Path) -> None:

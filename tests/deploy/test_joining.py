@@ -10,12 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+from cryptography.hazmat.primitives import hashes, serialization
 
+from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
-from fedfew.deploy import joining
+from fedfew.deploy import certificates, joining
 from fedfew.deploy.audit import Refusals, events
-from fedfew.deploy.certificates import check_certificate, check_expiry, fingerprint
+from fedfew.deploy.certificates import Pair, check_certificate, check_expiry, fingerprint
 from fedfew.deploy.doctor import examine_server
 from fedfew.deploy.plan import ServerPlan, make_network, open_bundle, open_server
 from fedfew.interface.cli import app
@@ -134,7 +137,7 @@ def test_renewal_keeps_keys_and_is_trusted_with_the_old_authority(tmp_path: Path
     with pytest.raises(FedfewError, match=r"E514.*expires in 29 days"):
         check_expiry(plan.certificate, plan.ca)
     warned = {check.name for check in examine_server(plan.folder) if check.passed and check.remedy}
-    assert warned == {"certificate", "authority"}
+    assert warned == {"certificate", "authority", "secrets of others"}
     old, keys = plan.ca.read_bytes(), (plan.key.read_bytes(), (plan.folder / "ca.key").read_bytes())
     (admission,) = joining.renew(plan, 400)
     assert keys == (plan.key.read_bytes(), (plan.folder / "ca.key").read_bytes())
@@ -147,11 +150,38 @@ def test_renewal_keeps_keys_and_is_trusted_with_the_old_authority(tmp_path: Path
     assert (tmp_path / "a" / "ledger.jsonl").read_text() == "kept\n"
 
 
+def test_a_second_authority_cannot_hide_behind_the_fingerprint_of_the_first(
+    network: ServerPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TLS trusts every certificate of a file; the fingerprint that people compare is of the first."""
+    site, evil = joined(tmp_path, "a"), certificates.authority("evil", 4000)
+    admission = joining.admit(network, tmp_path / "a.request")
+    honest, own = admission.read_text(), network.ca.read_text()
+    own_key = serialization.load_pem_private_key((network.folder / "ca.key").read_bytes(), None).public_key()
+    evil_key = serialization.load_pem_private_key(evil.private, None)
+    forged = certificates._blank(certificates._name("x"), certificates._name("x"), own_key, 4000)  # type: ignore[arg-type]
+    unsigned = forged.sign(evil_key, hashes.SHA384()).public_bytes(serialization.Encoding.PEM)  # type: ignore[arg-type]
+    for ca in (own + evil.public.decode(), own + "\n# \n" + evil.public.decode(), unsigned.decode()):
+        admission.write_text(honest.replace(dumps({"ca": own}), dumps({"ca": ca})))
+        assert admission.read_text() != honest
+        with pytest.raises(FedfewError, match="E513"):
+            joining.accept(site, admission)
+        assert not (site / "ca.crt").exists()
+    admission.write_text(honest)
+    plan = joining.accept(site, admission)
+    newer = certificates.renewed_authority(Pair(own.encode(), (network.folder / "ca.key").read_bytes()), 4000)
+    for told, taken in ((newer.public + evil.public, False), (unsigned, False), (newer.public, True)):
+        answer = httpx.Response(200, json={"ca": told.decode()})
+        monkeypatch.setattr(httpx, "get", lambda *_, answer=answer, **__: answer)
+        assert joining.take_up_authority(plan) is taken
+        assert plan.ca.read_bytes() == (newer.public if taken else own.encode())
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
 from fedfew.core import storage
-from fedfew.deploy import joining
+from fedfew.deploy import certificates, joining
 from fedfew.deploy.plan import open_server
 write, left = storage.write_atomically, [int(sys.argv[1])]
 def dying(path, content):

@@ -59,6 +59,18 @@ def test_every_change_is_found(tmp_path: Path, number: int, change: str) -> None
         verify(tmp_path, noted)
 
 
+@pytest.mark.parametrize(
+    "line", [{}, {"decision": 1}, {"time": "", "tensor": "x", "shape": 3}, {"time": "", "message": [], "bytes": "x"}]
+)
+def test_a_chain_of_lines_that_no_site_writes_is_refused(tmp_path: Path, line: dict[str, object]) -> None:
+    """A site writes its own chain, and whoever makes the dossier reads it."""
+    sealed = hashlib.sha256(f"\n{json.dumps(line)}".encode()).hexdigest()
+    for text in (json.dumps(line | {"chain": sealed}), "[" * 10**5, "3", '"x"'):
+        (tmp_path / "ledger.jsonl").write_text(f"{text}\n")
+        with pytest.raises(FedfewError, match="E513"):
+            verify(tmp_path)
+
+
 def test_a_line_cut_off_by_a_crash_is_removed_and_the_chain_goes_on(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     ledger.append([{"decision": "x" * 9_000}, {"decision": "second"}])

@@ -117,6 +117,19 @@ def tar_of(path: Path, names: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -
     return path
 
 
+def sparse(path: Path, files: dict[str, bytes]) -> Path:
+    """A bundle of some kilobytes whose key is said to be 64 GB with one hole in it."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            if name == "site.key":
+                holes = {"map": f"0,{len(content)}", "size": str(64 << 30), "name": name}
+                entry.pax_headers = {f"GNU.sparse.{key}": value for key, value in holes.items()}
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
 def test_a_bundle_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
     whole = dict.fromkeys(("site.toml", "ca.crt", "site.key", "site.pub"), b"")
     odd = [
@@ -128,6 +141,13 @@ def test_a_bundle_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
         tmp_path / "none.tar",
     ]
     (tmp_path / "6.tar").write_bytes(b"no archive")
+    make_network(tmp_path / "n", ["a"])
+    real = tmp_path / "n" / "bundles" / "a.tar"
+    with tarfile.open(real) as archive:
+        files = {entry.name: archive.extractfile(entry).read() for entry in archive}  # type: ignore[union-attr]
+    two, odd_name = files["ca.crt"] * 2, files["site.toml"].replace(b'"a"', b'"../a"')
+    odd += [tar_of(tmp_path / "7.tar", files | {"site.toml": odd_name}), sparse(tmp_path / "8.tar", files)]
+    assert code_of(lambda: open_bundle(tar_of(tmp_path / "9.tar", files | {"ca.crt": two}), tmp_path / "x")) == "E513"
     for path in [*odd, tmp_path / "6.tar"]:
         assert code_of(lambda path=path: open_bundle(path, tmp_path / "site")) == "E511"  # type: ignore[misc]
     assert not (tmp_path / "site").exists()

@@ -64,7 +64,7 @@ def test_health_and_metrics_of_server_and_site(tmp_path: Path) -> None:
         assert 'fedfew_site_last_seen_seconds{site="a"} 1000.0' in lines and "fedfew_queue_length 0.0" in lines
         assert not any("stranger" in line for line in lines)
         lines = httpx.get(f"http://127.0.0.1:{own}/metrics").text.splitlines()
-        assert 'fedfew_answers{run="f00d"} 7.0' in lines and "fedfew_site_online 1.0" in lines
+        assert 'fedfew_answers{plan="f00d"} 7.0' in lines and "fedfew_site_online 1.0" in lines
         health = f"http://127.0.0.1:{own}/healthz"
         assert eventually(lambda: httpx.get(health).status_code == 503, 30)  # the process has ended: it had no input
         assert httpx.get(health).json() == {"ok": False, "processes": {"front": False}, "status": "online"}

@@ -232,6 +232,12 @@ def test_an_account_knows_what_each_noise_hides(tmp_path: Path) -> None:
     with pytest.raises(FedfewError, match="E420"):
         PrivacyBudget(account.path, 1e9, unit="image").charge(Privacy(clip=1.0))
     PrivacyBudget(account.path).charge(whole)  # without a limit it only counts
+    for unit, noise in (("image", 16.0), ("site", 8.0)):  # as an earlier version wrote it
+        account.path.write_text(json.dumps({"unit": unit, "updates": [{"noise": noise, "count": 2}]}))
+        most = epsilon({noise: 2, 8.0: 1} if unit == "image" else {noise: 3}, 1e-5)
+        with pytest.raises(FedfewError, match="E420"):
+            PrivacyBudget(account.path, most * 0.999, unit=unit).charge(whole)
+        PrivacyBudget(account.path, most * 1.001, unit=unit).charge(whole)
 
 
 HOSTILE_CONFIGS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -321,17 +327,18 @@ def test_a_real_site_sends_no_class_sum_of_few_images_and_refuses_sharp_scores(
 
 
 def test_a_run_gets_as_many_answers_as_the_site_gives(tiny: Tiny, images: Path, tmp_path: Path) -> None:
-    """Whatever number of a round the server names, and over restarts of the site."""
+    """Whatever run and number of a round the server names, and over restarts of the site."""
     parts = tiny()
     omega = parts.network.snapshot()
 
-    def ask(change: float, run: str = "one") -> Any:
+    def ask(change: float, run: str = "one", **config: Any) -> Any:
         head, content = message(parts, omega + change, round=0)
+        head["config"] |= config
         return real(tmp_path / "s", images, max_rounds=2).answer(head | {"run": run}, content)[0]["answers"][0]
 
     assert "tensors" in ask(0.0) and "tensors" in ask(0.1)
-    assert ask(0.2) == {"client": 1, "code": "E417.limits"}
-    assert "tensors" in ask(0.2, run="two")
+    assert ask(0.2) == ask(0.2, run="two") == {"client": 1, "code": "E417.limits"}
+    assert "tensors" in ask(0.2, run="two", seed=99), "another plan"
 
 
 def test_limits_come_from_the_sites_file_and_options_come_first(tmp_path: Path) -> None:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from tests.deploy.cluster import eventually
-from tests.flower.project import DirectGrid, grid
+from tests.flower.project import DirectGrid, grid, net
 
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.processes import flower_environment, free_ports
-from fedfew.flower import run
+from fedfew.flower import run, train
 from fedfew.runs.model_file import load_model
 from fedfew.runs.run import Run
 from fedfew.runtime.record import left_out
@@ -137,6 +137,29 @@ def test_what_a_client_refuses_ends_the_run_with_the_reason(
     with pytest.raises(FedfewError, match="all 2 clients failed in the same way") as caught:
         play(over, tmp_path / "run", **settings)
     assert said in str(caught.value)
+
+
+def test_a_node_keeps_noisy_answers_and_their_account_or_gives_none(tmp_path: Path) -> None:
+    noisy: dict[str, Any] = {"privacy__clip": 1.0, "privacy__noise": 50.0, "rounds": 1}
+    with pytest.raises(FedfewError, match="smaller clip or more noise"):
+        play(grid(2), tmp_path / "without", **noisy)
+    over, said = grid(1), list[dict[str, Any]]()
+
+    def answer(message: Message, most: float) -> Message:
+        node = over.contexts[7_000]
+        return train(message, node, net(), over.nodes[7_000], state=tmp_path / "node", max_epsilon=most)
+
+    def twice(node: int, message: Message) -> Message:
+        replies = [answer(message, most) for most in (5.0, 0.01)]  # the second is not charged, as it is the first
+        said.extend(dict(reply.content["arrays"]) for reply in replies)
+        return replies[0]
+
+    over._deliver = twice  # type: ignore[method-assign]
+    assert play(over, tmp_path / "run", **noisy).finished
+    first, second = (arrays for arrays in said if arrays)
+    assert first == second
+    account = json.loads((tmp_path / "node" / "privacy.json").read_text())
+    assert account["updates"] == [{"noise": 50.0, "unit": "site", "group": 1, "count": 1}]
 
 
 @pytest.mark.parametrize("method", ["pooled", "all-labels"])

@@ -93,11 +93,19 @@ def fingerprint(public: bytes) -> str:
 
 
 def authority_fingerprint(certificate: bytes) -> str:
-    """The fingerprint of an authority's key, which a renewed certificate shares; E513 if it is no certificate."""
+    """The fingerprint of an authority's key, which a renewed certificate shares.
+
+    E513 unless it is one certificate that its own key has signed: TLS would trust a second one in the same text, which
+    the fingerprint does not show.
+    """
     try:
-        key = x509.load_pem_x509_certificate(certificate).public_key()
-    except ValueError as error:
-        raise FedfewError("E513", "ca", f"is not a certificate: {error}") from None
+        alone = x509.load_pem_x509_certificate(certificate)
+        alone.verify_directly_issued_by(alone)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise FedfewError("E513", "ca", f"is not the certificate of an authority: {error}") from None
+    if alone.public_bytes(_PEM).strip() != certificate.strip():
+        raise FedfewError("E513", "ca", "holds more than one certificate")
+    key = alone.public_key()
     return _grouped(key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo))
 
 

@@ -22,7 +22,7 @@ from fedfew.core.storage import locked
 from fedfew.core.streams import stream
 from fedfew.data.samples import Images
 from fedfew.deploy.certificates import check_expiry, check_private, check_site_key
-from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
+from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server, secrets_left
 from fedfew.deploy.processes import Supervisor, check_port
 from fedfew.deploy.server.superlink import answers
 from fedfew.deploy.site.images import count_images, load_images, own_rows, read_npz
@@ -64,6 +64,11 @@ def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[C
     yield Check.of("authority", partial(check_expiry, plan.ca))
     yield Check.of("private key", partial(check_private, plan.key))
     yield Check.of("site keys", partial(_site_keys, plan))
+    left = secrets_left(plan)
+    remedy = (
+        "Hand bundles over and delete them; keep ca.key elsewhere: only `admit` and `renew` need it" if left else ""
+    )
+    yield Check("secrets of others", True, " ".join(left) or "none on this machine", remedy)
     yield Check.of("versions", lambda: _listed(versions()))
     yield Check.of("port", partial(_own_port, plan))
     yield Check.of("disk", partial(_room, plan.folder))

@@ -74,7 +74,7 @@ def site_gauges(plan: SitePlan) -> Gauges:
     folder = plan.folder
     yield _gauge("site_online", "Whether the server answers this site", _text(folder / STATUS) == "online")
     yield _gauge("site_paused", "Whether this site has paused", (folder / PAUSED).exists())
-    yield _gauge("answers", "Updates that were sent in a run", _table(folder / "answers.json"), "run")
+    yield _gauge("answers", "Updates that were sent for a plan", _table(folder / "answers.json"), "plan")
     noisy = Counter[str]()
     for one in _table(folder / "privacy.json").get("updates", ()):
         noisy[f"{one['noise']:g}"] += one["count"]

@@ -13,12 +13,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically, writing
-from fedfew.deploy.certificates import as_flower_sends_it, authority, server_certificate, site_key
+from fedfew.deploy.certificates import (
+    as_flower_sends_it,
+    authority,
+    authority_fingerprint,
+    server_certificate,
+    site_key,
+)
 
 PORT = 9092
 SERVER, SITE, CONFIG = "server.toml", "site.toml", "config.toml"
@@ -29,7 +35,7 @@ LARGEST_REPLY = "largest-reply"
 STATUS = "status"
 """A site's file with the status of its running client; the doctor reads it."""
 _BUNDLE_LIMIT = 1 << 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
+_NAME, _HOST = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,40}\Z"), re.compile(r"\A[A-Za-z0-9.:%_-]{1,253}\Z")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 P = TypeVar("P", bound="Plan")
@@ -45,7 +51,7 @@ class Plan:
     folder: Path
     network: str
     name: str
-    host: str
+    host: Annotated[str, StringConstraints(pattern=_HOST)]
     """The name or address under which the sites reach the server."""
     port: Port
     """The port under which they reach it."""
@@ -113,6 +119,7 @@ class ServerPlan(Plan):
 class SitePlan(Plan):
     """site.toml: which site this is, and where its server is."""
 
+    name: Annotated[str, StringConstraints(pattern=_NAME)]
     number: int
     sites: int
 
@@ -142,6 +149,8 @@ def make_network(
     A network that exists gets the sites that it does not have yet, and keeps everything else.
     """
     names = check_names(sites)
+    if not _HOST.match(host):
+        raise FedfewError("E103", "--server", f"{host!r} is not the name or address of a machine")
     if (folder / "server" / SERVER).is_file() and not force and (new := set(names) - set(open_server(folder).sites)):
         server = open_server(folder)
         server = replace(server, sites=(*server.sites, *(name for name in names if name in new)))
@@ -195,6 +204,7 @@ def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
     folder = state or bundle.with_suffix("")
     files = _untar(bundle)
     new = plan_of(SitePlan, folder, SITE, files[SITE])
+    authority_fingerprint(files["ca.crt"])
     if (folder / SITE).exists():
         old = plan_of(SitePlan, folder, SITE)
         if (old.network, old.name) != (new.network, new.name):
@@ -206,6 +216,17 @@ def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
     for name, content in files.items():
         write_new(folder / name, content, secret=name == "site.key")
     return new
+
+
+def secrets_left(plan: ServerPlan) -> list[str]:
+    """Secrets at the server with which it could do more than its part, in words."""
+    bundles = [site for site in plan.members if (plan.folder.parent / "bundles" / f"{site}.tar").is_file()]
+    left = []
+    if bundles:
+        left.append(f"The private keys of {', '.join(bundles)} are in bundles/: who reads them can act as these sites.")
+    if (plan.folder / "ca.key").is_file():
+        left.append("The authority's key is on the server, which could make up sites of a secure sum with it.")
+    return left
 
 
 def check_names(sites: Sequence[str]) -> tuple[str, ...]:
@@ -274,6 +295,8 @@ def _untar(bundle: Path) -> dict[str, bytes]:
             if {entry.name for entry in entries} != expected or not all(entry.isreg() for entry in entries):
                 raise FedfewError("E511", str(bundle), f"must contain exactly {', '.join(sorted(expected))}")
             files = {entry.name: archive.extractfile(entry) for entry in entries}
+            if any(entry.issparse() or entry.size > _BUNDLE_LIMIT for entry in entries):  # holes unpack to anything
+                raise FedfewError("E511", str(bundle), "unpacks to more than a bundle has")
             return {name: file.read() for name, file in files.items() if file is not None}
     except (OSError, tarfile.TarError) as error:
         raise FedfewError("E511", str(bundle), f"cannot be read: {error}") from None

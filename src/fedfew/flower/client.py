@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,14 +17,15 @@ from torch import Tensor, nn
 from fedfew.config.parts import sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
+from fedfew.core.storage import digest
 from fedfew.data.clients import ClientsData
 from fedfew.data.samples import samples_of
-from fedfew.deploy.messages.frames import LIMIT, Arrays
+from fedfew.deploy.messages.frames import LIMIT, Arrays, hash_of
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 from fedfew.deploy.site.answers import Ready, guarded, packed, run_name, train_jobs
 from fedfew.deploy.site.build import checked_config
-from fedfew.deploy.site.files import KEPT_ROUNDS
+from fedfew.deploy.site.files import KEPT_ROUNDS, PrivacyBudget, given_once
 from fedfew.deploy.versions import check_versions
 
 PARTITION = "partition-id"
@@ -31,13 +33,25 @@ PARTITION = "partition-id"
 
 
 def train(
-    message: Message, context: Context, model: nn.Module, samples: Any, *, allow_code: Sequence[str] = ()
+    message: Message,
+    context: Context,
+    model: nn.Module,
+    samples: Any,
+    *,
+    allow_code: Sequence[str] = (),
+    state: str | Path = "",
+    max_epsilon: float = 0.0,
+    delta: float = 1e-5,
 ) -> Message:
     """The reply to a message of the server's `run`: ``model`` trained on ``samples``, which need no labels.
 
     ``samples`` are images, uint8 N×C×H×W as the server's are. ``allow_code`` lists names of your
     own code (``package.module:Name``) that the server's settings may use here; no other code is imported.
-    """
+
+    A run with ``privacy.noise`` needs ``state``, a folder of this node's that lasts: for the noisy answer, which a
+    message that comes again gets again, and for ``privacy.json``, the account of all answers. Beyond ``max_epsilon`` at
+    ``delta`` (0: no limit) the node gives none.
+    """  # fmt: skip
 
     def answer() -> tuple[dict[str, Any], Arrays]:
         text, arrays = from_content(message.content, LIMIT)
@@ -45,8 +59,20 @@ def train(
         number = context.node_config.get(PARTITION)
         if head.get("kind") != "train":
             return {"site": int(number) if number is not None else None}, {}
-        ready = _ready(head, model, torch.as_tensor(samples), allow_code)
-        answers, sent = packed(train_jobs(ready, head, arrays, partial(ContextMemory, context)))
+        data = torch.as_tensor(samples)
+        ready = _ready(head, model, data, allow_code)
+        make = partial(train_jobs, ready, head, arrays, partial(ContextMemory, context))
+        if ready.noise or max_epsilon:
+            if not state:
+                why = "noisy answers and their account need a folder that lasts: pass state= to fedfew.flower.train"
+                raise FedfewError("E417", "privacy", why)
+            Path(state).mkdir(parents=True, exist_ok=True)
+            budget = PrivacyBudget(Path(state) / "privacy.json", max_epsilon, delta, ready.privacy.unit)
+            make = partial(make, partial(budget.charge, ready.privacy))
+            asked = f"{hash_of(head, arrays)}/{digest(data.numpy().tobytes())}"
+            answers, sent = packed(given_once(Path(state), asked, make))
+        else:
+            answers, sent = packed(make())
         return {"run": run_name(head), "round": int(head["round"]), "answers": answers}, sent
 
     reply, sent = guarded(answer)
@@ -66,7 +92,7 @@ def _ready(head: Mapping[str, Any], model: nn.Module, data: Tensor, allow_code: 
     (client,) = (int(job["client"]) for job in head["jobs"])
     federation = ClientsData.of_site(client, samples, int(about["classes"]))
     network = Network.of(model, config.engine, samples)
-    return Ready(sites_of(config, federation, network), lambda number: number == client)
+    return Ready(sites_of(config, federation, network), lambda number: number == client, config.privacy)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from fedfew.core.errors import ConfigErrors, FedfewError
 if TYPE_CHECKING:
     from fedfew.data.dataset import Problem
 
+CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Characters that a terminal acts upon: in what another party wrote they could change what is read on it."""
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 Answer = tuple[Mapping[str, Any], Callable[[], object]]
@@ -31,7 +33,7 @@ def complain(fault: FedfewError) -> None:
 def warn(fault: FedfewError, color: str = "yellow") -> None:
     """Print a warning that does not stop the work."""
     err.print(f"[bold {color}]{fault.code}[/]", end=" ")
-    err.print(str(fault).removeprefix(fault.code).strip(), markup=False, soft_wrap=True)
+    note(str(fault).removeprefix(fault.code).strip())
 
 
 def warn_unreadable(problems: "Iterable[Problem]") -> None:
@@ -42,19 +44,19 @@ def warn_unreadable(problems: "Iterable[Problem]") -> None:
 
 def say(text: str) -> None:
     """Print a line of a result on stdout."""
-    out.print(text, markup=False, soft_wrap=True)
+    out.print(text.translate(CONTROL), markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
     """Print a line for people on stderr."""
-    err.print(text, markup=False, soft_wrap=True)
+    err.print(text.translate(CONTROL), markup=False, soft_wrap=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", words: int = 1) -> None:
     """Print texts in columns; the first ``words`` columns hold words, the others numbers, which are aligned right."""
     table = Table(
-        title=Text(title, "bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False,
-        pad_edge=False, collapse_padding=True, show_header=any(columns),
+        title=Text(title.translate(CONTROL), "bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD,
+        show_edge=False, pad_edge=False, collapse_padding=True, show_header=any(columns),
     )  # fmt: skip
     for i, name in enumerate(columns):
         if i < words:
@@ -64,7 +66,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: st
                 Text(fill(name, 9, break_long_words=False, break_on_hyphens=False)), justify="right", no_wrap=True
             )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(cell.translate(CONTROL)) for cell in row))
     out.print(table, "")
 
 

@@ -7,6 +7,8 @@ import json
 import socket
 import struct
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any
 
 Arrays = Mapping[str, bytes | memoryview]
 """Raw bytes by name, e.g. of a vector; the head says what they mean."""
@@ -16,6 +18,15 @@ _MAGIC = b"FFW2"
 _INDEX_LIMIT = 8 << 20
 LIMIT = 4 << 30
 """Most bytes of a frame, unless the receiver sets another limit."""
+
+
+def hash_of(head: Mapping[str, Any], arrays: Arrays) -> str:
+    """A hash of what a message asks for."""
+    digest = sha256(json.dumps(head, sort_keys=True).encode())
+    for name, array in arrays.items():
+        digest.update(name.encode())
+        digest.update(array)
+    return digest.hexdigest()
 
 
 class FrameError(Exception):

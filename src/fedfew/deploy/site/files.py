@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -163,13 +163,32 @@ class PrivacyBudget:
         if not self.path.exists():
             return Counter()
         try:
-            updates = json.loads(self.path.read_bytes())["updates"]
-            return Counter({(float(u["noise"]), str(u["unit"]), int(u["group"])): int(u["count"]) for u in updates})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            content = json.loads(self.path.read_bytes())
+            single = {"unit": "image", "group": 1} if content.get("unit") == "image" else {"unit": "site", "group": 1}
+            spent = Counter[Noise]()
+            for row in content["updates"]:
+                noise = float(row["noise"]) / (2 if "unit" not in row and single["unit"] == "image" else 1)
+                row = single | row  # of a version that counted noise for single images twice and had one unit for all
+                spent[noise, str(row["unit"]), int(row["group"])] += int(row["count"])
+            return spent
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise FedfewError("E420", str(self.path), f"cannot be read: {error}") from None
 
 
-def stored_answers(path: Path, message: str) -> Answers | None:
+ANSWER = "answer.safetensors"
+
+
+def given_once(folder: Path, message: str, make: Callable[[], Answers]) -> Answers:
+    """Noisy answers: those that are stored in the folder for this message, or new ones, which are then stored."""
+    if (stored := _stored_answers(folder / ANSWER, message)) is not None:
+        return stored
+    answers = make()
+    if any("tensors" in answer for answer in answers):
+        _store_answers(folder / ANSWER, message, answers)
+    return answers
+
+
+def _stored_answers(path: Path, message: str) -> Answers | None:
     """The last noisy answers, if they were to this message: it gets the same again, also after a restart.
 
     Fresh noise on the same change would let a server average the noise away, and would have to be charged again.
@@ -190,7 +209,7 @@ def stored_answers(path: Path, message: str) -> Answers | None:
         return None
 
 
-def store_answers(path: Path, message: str, answers: Answers) -> None:
+def _store_answers(path: Path, message: str, answers: Answers) -> None:
     """Keep noisy answers in place of the ones before."""
     updates = [answer for answer in answers if "tensors" in answer]
     tensors = {f"{one['client']}/{name}": t.contiguous() for one in updates for name, t in one["tensors"].items()}

@@ -157,16 +157,20 @@ def verify(folder: Path, noted: str = "") -> LedgerSummary:
         try:
             line = json.loads(raw)
             sealed = line.pop(_CHAIN)
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise FedfewError("E513", f"{path}:{number}", "is not a line of a ledger") from None
         if sealed != _link(summary.chain, line):
             raise FedfewError("E513", f"{path}:{number}", "does not follow from the lines before it")
-        kept = path.parent / CONTENT / str(line.get("sha256", "-"))
-        if kept.is_file() and hashlib.sha256(kept.read_bytes()).hexdigest() != kept.name:
+        digest = str(line.get("sha256", ""))
+        kept = path.parent / CONTENT / digest
+        if digest.isalnum() and kept.is_file() and hashlib.sha256(kept.read_bytes()).hexdigest() != kept.name:
             raise FedfewError("E513", str(kept), f"is not the content that line {number} records")
         summary.chain, summary.lines = sealed, number
         summary.noted = summary.noted or sealed.startswith(noted)
-        _count(summary, line)
+        try:
+            _count(summary, line)
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise FedfewError("E513", f"{path}:{number}", "is in the chain, but no site writes such a line") from None
     if noted and not summary.noted:
         raise FedfewError("E513", str(path), f"has no line with the hash {noted}: lines were cut off or replaced")
     return summary

@@ -53,7 +53,7 @@ class SiteTerms:
     group: str = ""
     """Pattern of file names that tells which images are of one person; empty: the PatientID of DICOM files."""
     max_rounds: Count = 500
-    """Most answers in one run: many sums of the same images can be solved for single ones."""
+    """Most answers to one plan: many sums of the same images can be solved for single ones."""
     max_classes: Count = 10_000
     max_pixels: Count = 1 << 22
     """Most numbers of one image."""
@@ -106,21 +106,21 @@ def check_payload(payload: Payload, schema: Schema, layout: Layout, largest: flo
             raise FedfewError("E419", near, f"is missing, or is not a vector of {layout.size:,} numbers")
 
 
-def count_answer(path: Path, run: str, most: int) -> None:
-    """Count an answer to a run before it is made, over restarts; E417 beyond the limit.
+def count_answer(path: Path, plan: str, most: int) -> None:
+    """Count an answer to a plan before it is made, over restarts; E417 beyond the limit.
 
-    The server's number of a round says nothing: it may ask several times in one round.
+    Names of runs and numbers of rounds say nothing: a server may ask as often as it likes under new ones.
     """
     try:
         counts: dict[str, int] = json.loads(path.read_bytes()) if path.exists() else {}
-        answers = int(counts.get(run, 0)) + 1
+        answers = int(counts.get(plan, 0)) + 1
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise FedfewError("E417", "limits", f"{path} cannot be read: {error}") from None
     if answers > most:
         raise FedfewError(
-            "E417", "limits", f"run {run} has had {most} answers, as many as this site gives (max_rounds)"
+            "E417", "limits", f"plan {plan[:12]} has had {most} answers, as many as this site gives (max_rounds)"
         )
-    write_atomically(path, json.dumps(counts | {run: answers}).encode())
+    write_atomically(path, json.dumps(counts | {plan: answers}).encode())
 
 
 def bound_memory(gigabytes: float) -> None:

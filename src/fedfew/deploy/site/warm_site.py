@@ -5,7 +5,6 @@ never sees a label, because there is no way to name them.
 """
 
 import contextlib
-import hashlib
 import json
 import logging
 import socket
@@ -20,12 +19,12 @@ import torch
 
 from fedfew.core.environment import keep_freed_memory
 from fedfew.core.errors import FedfewError
-from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send
+from fedfew.deploy.messages.frames import Arrays, FrameError, encode, hash_of, receive, send
 from fedfew.deploy.messages.heads import SITE_LIMIT, ContentError, parse_head, plan_hash
 from fedfew.deploy.site.agreement import Agreement
 from fedfew.deploy.site.answers import Answers, Ready, fault_code, guarded, packed, run_name, train_jobs
 from fedfew.deploy.site.build import real_site, trial_site
-from fedfew.deploy.site.files import Memory, PrivacyBudget, SumSecrets, store_answers, stored_answers
+from fedfew.deploy.site.files import Memory, PrivacyBudget, SumSecrets, given_once
 from fedfew.deploy.site.ledger import Ledger
 from fedfew.deploy.site.limits import SiteTerms, bound_memory, count_answer
 from fedfew.deploy.versions import versions
@@ -83,7 +82,7 @@ class WarmSite:
         except FedfewError as fault:
             _log.error("run %s is refused: %s", run, fault)
             return reply | {"answers": [{"client": client, "code": fault_code(fault)} for client in clients]}, {}
-        message = f"{_fingerprint(head, arrays)}/{ready.images}"
+        message = f"{hash_of(head, arrays)}/{ready.images}"
         if self._last is None or self._last[0] != message:
             reply["answers"], sent = packed(self._answers(ready, head, arrays, message))
             self._last = (message, reply, sent)
@@ -106,20 +105,14 @@ class WarmSite:
 
     def _answers(self, ready: Ready, head: Mapping[str, Any], arrays: Arrays, message: str) -> Answers:
         """The clients' answers; noisy ones are stored before they leave, and repeated rather than drawn again."""
-        path, noisy = self.state / "answer.safetensors", ready.noise and not ready.secrets  # those keep their answers
-        if noisy and (stored := stored_answers(path, message)) is not None:
-            return stored
-        answers = train_jobs(
-            ready, head, arrays, partial(Memory, self.memory), partial(self._charge, ready, run_name(head))
-        )
-        if noisy and any("tensors" in answer for answer in answers):
-            store_answers(path, message, answers)
-        return answers
+        charge = partial(self._charge, ready, plan_hash(head))
+        make = partial(train_jobs, ready, head, arrays, partial(Memory, self.memory), charge)
+        return make() if ready.secrets or not ready.noise else given_once(self.state, message, make)  # sums keep theirs
 
-    def _charge(self, ready: Ready, run: str) -> None:
+    def _charge(self, ready: Ready, plan: str) -> None:
         """Count an answer before it is made; raises if the site gives no more."""
         if self.terms:
-            count_answer(self.state / "answers.json", run, self.terms.max_rounds)
+            count_answer(self.state / "answers.json", plan, self.terms.max_rounds)
         if self.budget:
             self.budget.charge(ready.privacy)
 
@@ -153,15 +146,6 @@ def _exchange(site: WarmSite, end: socket.socket) -> None:
     frame = encode(json.dumps(reply), sent)
     site.ledger.sent(head, reply, frame)
     send(end, frame)
-
-
-def _fingerprint(head: Mapping[str, Any], arrays: Arrays) -> str:
-    """A hash of what a message asks for."""
-    digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
-    for name, array in arrays.items():
-        digest.update(name.encode())
-        digest.update(array)
-    return digest.hexdigest()
 
 
 def listen(path: str) -> socket.socket:

@@ -61,7 +61,7 @@ def init(
         bundles = {site: str(name / "bundles" / f"{site}.tar") for site in plan.sites}
         print_json({"network": plan.network, "server": str(plan.folder), "bundles": bundles})
     else:
-        out.print(next_steps(plan), markup=False, soft_wrap=True)
+        say(next_steps(plan))
 
 
 def server(
@@ -152,7 +152,7 @@ def join(folder: Path, admission: Path | None, name: str, fingerprint: str, json
     if json:
         print_json(about)
     else:
-        out.print(steps, markup=False, soft_wrap=True)
+        say(steps)
 
 
 def admit(request: Path, network: Path, fingerprint: str, json: bool) -> None:
@@ -165,7 +165,7 @@ def admit(request: Path, network: Path, fingerprint: str, json: bool) -> None:
     if json:
         print_json({"site": name, "admission": str(path), "authority": own})
     else:
-        out.print(printouts.admit_steps(name, path, own), markup=False, soft_wrap=True)
+        say(printouts.admit_steps(name, path, own))
 
 
 def _confirm(thing: str, shown: str, said: str) -> None:
@@ -234,7 +234,7 @@ def forget(site: str, network: Path, run: Path | None, allow_code: tuple[str, ..
     if json:
         print_json(about)
     else:
-        out.print(printouts.forget_steps(about), markup=False, soft_wrap=True)
+        say(printouts.forget_steps(about))
 
 
 def renew(network: Path, days: int, json: bool) -> None:
@@ -243,7 +243,7 @@ def renew(network: Path, days: int, json: bool) -> None:
     if json:
         print_json({"days": days, "admissions": list(map(str, paths))})
     else:
-        out.print(printouts.renew_steps(paths, days), markup=False, soft_wrap=True)
+        say(printouts.renew_steps(paths, days))
 
 
 def dossier(network: Path, site: Collection[Path], purpose: str, out: Path | None, pdf: bool) -> None:
@@ -300,9 +300,9 @@ def _show(checks: Iterable[Check], json: bool) -> None:
             mark = "[green]PASSED[/]" if check.passed else "[bold red]FAILED[/]"
             mark = "[yellow]WARNING[/]" if check.passed and check.remedy else mark
             out.print(f"{mark} {check.name}: ", end="")
-            out.print(check.detail, markup=False, soft_wrap=True)
+            say(check.detail)
             if check.remedy:
-                out.print(f"       {check.remedy}", markup=False, soft_wrap=True)
+                say(f"       {check.remedy}")
     good = all(check.passed for check in seen)
     if json:
         print_json({"ok": good, "checks": [asdict(check) for check in seen]})

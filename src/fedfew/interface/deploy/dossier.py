@@ -17,7 +17,7 @@ from fedfew.core.text import size
 from fedfew.deploy.audit import events
 from fedfew.deploy.certificates import WARNING_DAYS, authority_fingerprint, expiry
 from fedfew.deploy.joining import site_rows
-from fedfew.deploy.plan import ServerPlan, open_bundle
+from fedfew.deploy.plan import ServerPlan, open_bundle, secrets_left
 from fedfew.deploy.server.queue import RUNS
 from fedfew.deploy.site.ledger import LedgerSummary, verify
 from fedfew.deploy.site.limits import SiteTerms, site_terms
@@ -133,10 +133,7 @@ def risks(
             found.append(f"Run {title}: with the sites' images the model is worse than without.")
         if one["verdict"] is None:
             found.append(f"Run {title}: not compared with training on the labels alone.")
-    if any(one["secure"] for one in runs) and (plan.folder / "ca.key").exists():
-        found.append(
-            "The authority's key is on the server, which could make up sites of a secure sum: keep it elsewhere."
-        )
+    found += secrets_left(plan)
     found += [f"Site {one.name}: its ledger is not whole: {one.fault}." for one in sites if one.fault]
     unknown = [name for name in plan.members if name not in {one.name for one in sites}]
     if unknown:
