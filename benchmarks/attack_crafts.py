@@ -283,7 +283,7 @@ def poison_survey(scene: Scene) -> Vector:
 
 
 def off_diagonals(scene: Scene) -> Vector:
-    """A survey with its own means and squares, but all its spread in one direction: off-diagonals as large as can be."""
+    """A survey with its own means and squares, but all its spread in one direction: off-diagonals at their largest."""
     width, n = len(scene.payload["scale"]), len(scene.labeled())
     sums = scene.own[-Tally.length(width) :].double()
     mean, second = sums[:width] / n, matrix_of(sums, width)

@@ -20,6 +20,7 @@ is that of these images, be it one. Of a secure sum the server sees the total ov
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from benchmarks.attacks import small, world
@@ -190,7 +191,7 @@ class Moments:
             scores.append((before.moments[0] - after.moments[0]) @ y / y.square().sum())
         way, span = ways[0], torch.linspace(0.48, 0.52, MODELS, dtype=self.y.dtype)
         sums = self._divided(sites, way, (self.y[LABELS:KNOWN] @ way).quantile(span))
-        guesses = torch.stack([a.moments[0] - b.moments[0] for a, b in zip(sums, sums[1:], strict=False)])
+        guesses = torch.stack([a.moments[0] - b.moments[0] for a, b in pairwise(sums)])
         return torch.stack(scores), guesses, self.y[sites[0]]
 
     def _divided(self, sites: Sequence[Tensor], way: Tensor, heights: Tensor) -> list[ClassSums]:

@@ -164,12 +164,11 @@ class PrivacyBudget:
             return Counter()
         try:
             content = json.loads(self.path.read_bytes())
-            single = {"unit": "image", "group": 1} if content.get("unit") == "image" else {"unit": "site", "group": 1}
+            before = content.get("unit", "site")  # of a version with one unit for all, and noise counted twice
             spent = Counter[Noise]()
             for row in content["updates"]:
-                noise = float(row["noise"]) / (2 if "unit" not in row and single["unit"] == "image" else 1)
-                row = single | row  # of a version that counted noise for single images twice and had one unit for all
-                spent[noise, str(row["unit"]), int(row["group"])] += int(row["count"])
+                noise = float(row["noise"]) / (2 if "unit" not in row and before == "image" else 1)
+                spent[noise, str(row.get("unit", before)), int(row.get("group", 1))] += int(row["count"])
             return spent
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise FedfewError("E420", str(self.path), f"cannot be read: {error}") from None
