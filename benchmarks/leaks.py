@@ -32,7 +32,7 @@ from fedfew.core.types import ClientSite, ClientUpdate
 from fedfew.data import DATASETS
 from fedfew.methods.fedmoments.basis import Frame
 from fedfew.methods.fedmoments.bounded import Opened, step_answer, survey_sums
-from fedfew.methods.fedmoments.em import ClassSums, Scores, Shape, client_sums, responsibilities
+from fedfew.methods.fedmoments.em import ClassScores, ClassSums, Shape, client_sums, responsibilities
 from fedfew.methods.fedmoments.method import SHARPEST
 from fedfew.methods.fedmoments.survey import matrix_of, moments_of
 from fedfew.models.backbones.pretrained import LENGTH
@@ -127,7 +127,7 @@ class Moments:
 
     v: Tensor
     y: Tensor
-    models: list[Scores]
+    models: list[ClassScores]
     """Fitted to the labels, as the server would."""
     noise: float = 0.0
     fewest: int = 5
@@ -141,7 +141,7 @@ class Moments:
         v, head = y * frame.scale, nn.Linear(DIRECTIONS, CLASSES).double()
         fitted(head, v, labels)
         mix = torch.full((CLASSES,), 1 / CLASSES, dtype=x.dtype)
-        score = Scores(head.weight.detach().T, head.bias.detach(), 1.0, 5.0, mix)
+        score = ClassScores(head.weight.detach().T, head.bias.detach(), 1.0, 5.0, mix)
         return Moments(v, y, [score] * MODELS, noise, fewest)
 
     @property
@@ -202,10 +202,10 @@ class Moments:
         biases = [torch.zeros(CLASSES, dtype=self.y.dtype) for _ in heights]
         for bias, height in zip(biases, heights.tolist(), strict=True):
             bias[0] = -0.9 * SHARPEST * height
-        models = [Scores(weight, bias, 1.0, 1e9, even) for bias in biases]
+        models = [ClassScores(weight, bias, 1.0, 1e9, even) for bias in biases]
         return self.shape.read(torch.stack([self._step(own, models, self.y) for own in sites]).sum(0))
 
-    def _step(self, own: Tensor, models: list[Scores], scored: Tensor | None = None) -> Tensor:
+    def _step(self, own: Tensor, models: list[ClassScores], scored: Tensor | None = None) -> Tensor:
         v, y = (self.v if scored is None else scored)[own], self.y[own]
         if self.noise:
             return self._opened(blurred(step_answer(v, y, models, self.noise), self.noise), 0)
