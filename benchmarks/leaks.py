@@ -37,7 +37,7 @@ from fedfew.methods.fedmoments.method import SHARPEST
 from fedfew.methods.fedmoments.survey import matrix_of, moments_of
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.screen import models
-from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms import epsilon
 from fedfew.transforms.privacy import blurred
 
 SIZES, BATCH, LR, DELTA = (1, 5, 20, 100, 1000), 10, 0.1, 1e-5
