@@ -1,7 +1,7 @@
 """Compares all methods: the same split, start, rounds, server training and local epochs.
 
     python -m benchmarks.methods digits|cifar-noniid|cifar-iid|cifar-long [--seeds N] [--only NAME,NAME] [--until ROUND]
-                                 [--jobs N] [--out DIR] [--page docs/understand/results.md]
+                                 [--jobs N] [--out DIR] [--page docs/understand/results.md] [--keep FILE.jsonl.xz]
 
 - All start from one model, trained on the server's labels alone (one for each seed), so that the first pseudo-labels
   are useful and no method has more server training than another.
@@ -14,6 +14,7 @@
   ``fedfew −…`` leave one ingredient out of our own method.
 
 Runs are saved in --out; the same command continues with what is missing, --until pauses every run after a round.
+--keep writes the records of these runs into an archive; with --out FILE.jsonl.xz, --page makes the table from it.
 """
 
 import argparse
@@ -39,11 +40,13 @@ from benchmarks.method_tasks import (
 )
 from paper.measures import gain_cell
 from paper.page import put
+from paper.study import slim
 
 from fedfew.interface.batch import run_all
+from fedfew.runs.collection import is_archive, read_all, write_archive
 from fedfew.runs.intervals import Interval
 from fedfew.runs.run import TITLES, Run
-from fedfew.studies.sweep import Cell, index
+from fedfew.studies.sweep import Cell, identity, index
 
 SEEDS = 10
 """The number of seeds to look for."""
@@ -68,34 +71,61 @@ def cell_of(task: Task, name: str, seed: int, start: Path) -> Cell:
     return Cell(f"{'-'.join(name.split())}-s{seed}", config)
 
 
-def runs_of(task: Task, folder: Path) -> Iterator[tuple[str, Run]]:
+def known_runs(where: Path) -> dict[str, Run]:
+    """The runs of a folder or an archive by experiment; of several the finished one."""
+    return {experiment(run.document): run for run in sorted(read_all(where)[0], key=lambda run: run.finished)}
+
+
+def experiment(document: Mapping[str, Any]) -> str:
+    """What makes two runs the same one; a start counts by its name, wherever its folder is."""
+    return identity({**document, "start": Path(document["start"]).name})
+
+
+def runs_of(task: Task, known: Mapping[str, Run]) -> Iterator[tuple[str, Run]]:
     """The existing runs, by arm."""
-    known, told = index(folder), set[str]()
+    told = set[str]()
     begun = starts(task, known)
     for name in ARMS | ABLATION:
         for seed, start in begun.items():
-            identity = cell_of(task, name, seed, start).identity
-            if identity in known and identity not in told and Run.open(known[identity]).done:
-                told.add(identity)  # if a task lacks an ingredient anyway, leaving it out changes nothing
-                yield name, Run.open(known[identity])
+            one = experiment(cell_of(task, name, seed, start.path).config.document)
+            if one in known and one not in told and known[one].done:
+                told.add(one)  # if a task lacks an ingredient anyway, leaving it out changes nothing
+                yield name, known[one]
 
 
-def starts(task: Task, known: Mapping[str, Path]) -> dict[int, Path]:
+def starts(task: Task, known: Mapping[str, Run]) -> dict[int, Run]:
     """The finished starts by seed."""
-    wanted = {seed: warm_cell(task, seed).identity for seed in range(SEEDS)}
-    return {seed: known[identity] for seed, identity in wanted.items() if identity in known}
+    wanted = {seed: experiment(warm_cell(task, seed).config.document) for seed in range(SEEDS)}
+    return {seed: known[one] for seed, one in wanted.items() if one in known}
+
+
+def keep(task: Task, folder: Path, target: Path) -> None:
+    """Write the records of the finished runs into an archive, without paths of this machine."""
+    known = known_runs(folder)
+    runs = [*starts(task, known).values(), *(run for _, run in runs_of(task, known))]
+    command = f"python -m benchmarks.methods {task.key}"
+    kept = {
+        run.name: slim(run).with_(
+            document={**run.document, "start": Path(run.document["start"]).name},
+            environment={**run.environment, "command": command},
+        )
+        for run in runs
+        if run.finished
+    }
+    target.unlink(missing_ok=True)
+    write_archive(target, kept)
 
 
 def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     """A table for every round in ``levels``, over the runs that have reached it."""
-    task = TASKS[key]
+    task, known = TASKS[key], known_runs(folder)
     result: dict[str, list[Run]] = {}
-    for name, run in runs_of(task, folder):
+    for name, run in runs_of(task, known):
         result.setdefault(name, []).append(run)
     if not result:
         raise SystemExit(f"{folder}: no run of an arm has finished a round yet")
     seeds = {run.seed for runs in result.values() for run in runs}
-    begun = [Run.open(path) for seed, path in starts(task, index(folder)).items() if seed in seeds]
+    begun = [run for seed, run in starts(task, known).items() if seed in seeds]
     reached_alone = [o.accuracy("last") or 0.0 for o in begun]
     fingerprint = begun[0].environment["fingerprint"]
     minutes = sum(o.seconds for runs in result.values() for o in runs) / 60
@@ -207,14 +237,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time, one process each")
     parser.add_argument("--out", type=Path, default=Path("runs/methods"))
     parser.add_argument("--page", type=Path, help="write the table into this page instead of running")
+    parser.add_argument("--keep", type=Path, metavar="FILE.jsonl.xz", help="write the runs' records into this archive")
     options = parser.parse_args()
-    task, folder = TASKS[options.task], options.out / options.task
+    task = TASKS[options.task]
+    folder = options.out if is_archive(options.out) else options.out / options.task
     names = options.only.split(",") if options.only else list(ABLATION if options.ablation else task.arms or ARMS)
     unknown = [name for name in names if name not in ARMS | ABLATION]
     if unknown:
         parser.error(f"--only: {unknown[0]!r} is not one of {', '.join(ARMS | ABLATION)}")
     levels = [int(level) for level in options.at.split(",")] if options.at else [options.until or task.shared["rounds"]]
-    if options.page:
+    if options.keep:
+        keep(task, folder, options.keep)
+    elif options.page:
         put(options.page, {f"methods-{options.task}": section(options.task, folder, levels)})
     else:
         run(task, names, options.seeds, folder, options.jobs, options.until)

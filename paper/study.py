@@ -93,12 +93,13 @@ def keep(study: Study, folder: Path) -> Path:
     runs = {name: run for name in sorted(names) if (run := study.run(name)) is not None and run.finished}
     kept = Study(folder / f"{study.path.name}{SUFFIX}")
     kept.path.unlink(missing_ok=True)
-    write_archive(kept.path, {name: _slim(run) for name, run in runs.items()})
+    write_archive(kept.path, {name: slim(run) for name, run in runs.items()})
     write_atomically(kept._file, study._file.read_bytes())
     return kept.path
 
 
-def _slim(run: Run) -> Run:
+def slim(run: Run) -> Run:
+    """A run without what its records say of single clients."""
     single: dict[str, Any] = {"cohort": [], "weights": {}, "updates": [], "pseudo_classes": []}
     return run.with_(records=[record | single for record in run.records])
 

@@ -15,6 +15,7 @@ from benchmarks import method_tasks, methods
 from fedfew.config.files import flat
 from fedfew.data import DATASETS
 from fedfew.methods import METHODS
+from fedfew.runs.collection import read_archive
 from fedfew.runs.run import Run
 
 ALIKE = ("rounds", "clients", "participation", "labels", "dataset.name", "dataset.seed", "partition.kind", "model.name",
@@ -76,7 +77,7 @@ def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(lines) == 2 + len(names), "ds-fl stands in a table of its own"
     assert "- ds-fl: `dataset.open = 600` (0)" in text
     assert "few digits" in text
-    all_runs = list(methods.runs_of(TASKS["digits"], tmp_path))
+    all_runs = list(methods.runs_of(TASKS["digits"], methods.known_runs(tmp_path)))
     runs = {name: [run for result, run in all_runs if result == name] for name in names}
     assert [len(result) for result in runs.values()] == [2, 2, 2]
     start = json.loads((runs["fixmatch"][0].path / "summary.json").read_text())
@@ -84,6 +85,11 @@ def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     accuracy = sum(r["accuracy"] or 0.0 for o in runs["fixmatch"] for r in Run.open(o.path).records) / 4
     assert f"| fixmatch | {100 * accuracy:.1f}" in table(runs, 2)
     assert table(runs, 3).count("\n") == 2  # nobody has come that far
+    methods.keep(TASKS["digits"], tmp_path, tmp_path / "kept.jsonl.xz")
+    assert section("digits", tmp_path / "kept.jsonl.xz", [2]) == text, "the archive makes the same table"
+    assert str(tmp_path) not in str(
+        [(run.document, run.environment) for run in read_archive(tmp_path / "kept.jsonl.xz")]
+    )
 
 
 def test_labels_spread_over_neighbors_and_not_over_gaps() -> None:
