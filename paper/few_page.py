@@ -58,7 +58,9 @@ def answer(figures: Mapping[str, Results], verdicts: Sequence[Verdict]) -> str:
     for v in judged:
         words = f"{v.got}; {v.words}" if v.words else v.got
         goals.append(f"| {v.claim} | {'yes' if v.agrees == 'yes' else '**no**'} | {words} |")
-    return "\n".join([*lines, "", *goals]) + "\n"
+    met = sum(verdict.agrees == "yes" for verdict in judged)
+    fold = ["<details markdown>", f"<summary>Goals set beforehand: {met} of {len(judged)} met</summary>", ""]
+    return "\n".join([*lines, "", *fold, *goals, "", "</details>"]) + "\n"
 
 
 def groups(name: str, arms: Results) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["percent", "number", "bytes", "seconds"]
+Style = Literal["line", "dashed", "points"]
 COLOURS = 8
 """Colours in the palette; further series start again at the first."""
 
@@ -19,7 +20,7 @@ class Series:
     x: Sequence[float]
     y: Sequence[float | None]
     colour: int = 0
-    style: Literal["line", "dashed", "points"] = "line"
+    style: Style = "line"
     spread: Sequence[float | None] = ()
     notes: Sequence[str] = ()
     """The text shown at each point."""

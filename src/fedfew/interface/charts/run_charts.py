@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Literal
 
 from fedfew.core.errors import CODES
-from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series, Unit
+from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series, Style, Unit
 from fedfew.interface.charts.evaluation_charts import evaluation_figures
 from fedfew.interface.charts.scale import amount
 from fedfew.runs.intervals import Interval
@@ -45,6 +45,11 @@ def _rounds(records: Sequence[RoundRecord]) -> list[float]:
     return [float(r["round"]) for r in records]
 
 
+def _curve(name: str, records: Sequence[RoundRecord], key: Curve, colour: int = 0, style: Style = "line") -> Series:
+    """A value of each round."""
+    return Series(name, _rounds(records), [r[key] for r in records], colour, style)
+
+
 def _course(name: str, records: Sequence[RoundRecord], key: Curve, unit: Unit = "percent") -> str:
     """A curve in words."""
     known = [(r["round"], value) for r in records if (value := r[key]) is not None]
@@ -62,18 +67,13 @@ def _course(name: str, records: Sequence[RoundRecord], key: Curve, unit: Unit = 
 def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> Lines:
     """Accuracy on the test set and on the validation images; the bounds as levels."""
     records = scored(run.records)
-    series = [Series("test" if not others else run.name, _rounds(records), [r["accuracy"] for r in records])]
+    series = [_curve("test" if not others else run.name, records, "accuracy")]
     if not others and any(r["validation"] is not None for r in records):
-        series.append(Series("validation", _rounds(records), [r["validation"] for r in records], 1, "dashed"))
+        series.append(_curve("validation", records, "validation", 1, "dashed"))
     clients = not others and any(r["accuracy_clients"] not in (None, r["accuracy"]) for r in records)
     if clients:
-        made = [r["accuracy_clients"] for r in records]
-        series.append(Series("clients' result, before the server's turn", _rounds(records), made, 2, "dashed"))
-    series += [
-        Series(o.name, _rounds(known), [r["accuracy"] for r in known], i + 1)
-        for i, o in enumerate(others)
-        for known in [scored(o.records)]
-    ]
+        series.append(_curve("clients' result, before the server's turn", records, "accuracy_clients", 2, "dashed"))
+    series += [_curve(o.name, scored(o.records), "accuracy", i) for i, o in enumerate(others, 1)]
     drawn = {f"{b.title} ({b.mismatch})" if b.mismatch else b.title: b for b in bounds}
     levels = [Level(name, value) for name, b in drawn.items() if (value := b.accuracy()) is not None]
     about = _course("Accuracy on the test set", records, "accuracy")
@@ -90,11 +90,7 @@ def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ())
 
 def loss(run: Run, others: Sequence[Run] = ()) -> Lines:
     runs = [run, *others]
-    series = [
-        Series("loss" if not others else r.name, _rounds(known), [x["loss"] for x in known], i)
-        for i, r in enumerate(runs)
-        for known in [scored(r.records)]
-    ]
+    series = [_curve(r.name if others else "loss", scored(r.records), "loss", i) for i, r in enumerate(runs)]
     about = " ".join(_course(r.name if others else "Test loss", r.records, "loss", "number") for r in runs)
     return Lines("loss", "Loss on the test set", "round", "cross-entropy", series, about=about)
 
@@ -102,10 +98,10 @@ def loss(run: Run, others: Sequence[Run] = ()) -> Lines:
 def pseudo_labels(run: Run) -> Lines:
     """How many images got a confident label, and how many of these labels are correct."""
     records = run.records
-    series = [Series("coverage", _rounds(records), [r["coverage"] for r in records])]
+    series = [_curve("coverage", records, "coverage")]
     about = _course("Coverage", records, "coverage")
     if any(r["correct"] is not None for r in records):
-        series.append(Series("correct", _rounds(records), [r["correct"] for r in records], 2))
+        series.append(_curve("correct", records, "correct", 2))
         about += " " + _course("Correct among them", records, "correct")
     return Lines(
         "pseudo-labels", "Pseudo-labels: coverage and correctness", "round", "share", series, "percent", about=about
