@@ -120,12 +120,12 @@ def test_a_trial_that_is_killed_in_the_middle_of_sums_gives_the_model_of_an_inli
     trial = here.start("deploy", "local", str(tmp_path / "run.toml"), "--sites", "3", "--json", "--out", str(run))
     secrets = lambda: list((run / "network" / "sites" / "site1" / "sums").glob("*"))  # noqa: E731
     try:
-        assert eventually(secrets, 300), trial.errors()  # the first sum has begun
+        assert eventually(secrets, 900), trial.errors()  # the first sum has begun
         kill(named(trial.pid, "fedfew.deploy.site.warm_site"))
-        assert eventually((run / "rounds.jsonl").exists, 300), trial.errors()
+        assert eventually((run / "rounds.jsonl").exists, 900), trial.errors()
         kill(named(trial.pid, "flwr-serverapp"))
         lines = lambda: (run / "rounds.jsonl").read_text().count("\n")  # noqa: E731
-        assert eventually(lambda: lines() >= 2, 300), trial.errors()
+        assert eventually(lambda: lines() >= 2, 900), trial.errors()
         below = descendants(trial.pid)
         trial.process.kill()
         trial.wait(10)
@@ -134,7 +134,7 @@ def test_a_trial_that_is_killed_in_the_middle_of_sums_gives_the_model_of_an_inli
         trial.end()
     last = here.start("resume", str(run), "--json")
     try:
-        assert last.wait(500) == 0, last.errors()
+        assert last.wait(900) == 0, last.errors()
     finally:
         last.end()
     assert last.result()["model_sha256"] == expected

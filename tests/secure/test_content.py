@@ -163,6 +163,15 @@ def test_thresholds_are_at_least_three_more_than_half_and_the_share() -> None:
     assert replace(RULES, share=1.0).threshold(30) == 30
 
 
+@given(st.integers(3, 400), st.floats(0.01, 1.0), st.floats(0.01, 1.0))
+def test_whoever_drops_out_the_noise_of_those_that_stay_reaches_z(sites: int, share: float, honest: float) -> None:
+    """A server that names more sites than there are makes each one's noise smaller, and must then find more of them."""
+    rules = replace(RULES, share=max(share, honest), honest=min(share, honest), noise=1.0)  # as a config must have it
+    stay = rules.threshold(sites)
+    assert Codec(rules, MODEL, sites).noise_of(stay) >= 1.0
+    assert 2 * stay > sites and stay >= 3  # so one site's two kinds of shares are never both complete
+
+
 def test_weights_that_leave_few_sites_are_refused() -> None:
     weights = dict.fromkeys(range(9), 1.0)
     assert Terms.of(0, weights, SENT, {}).check(RULES) == 6
