@@ -8,7 +8,7 @@ The backbone is taken unless the pixels are clearly better (McNemar 1947): sites
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -128,8 +128,7 @@ def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | N
     named_so = f"model and method: {' with '.join(named)}: {why_model}"
     reasons = [named_so, f"size: {looked_at}", str(values["why_channels"])]
     names = ("photographs.toml", "head.toml") if backbone else ("small_images.toml",)
-    template = "".join((TEMPLATES / name).read_text("utf-8") for name in names)
-    text = re.sub(r"^(\w+ = .*?)  # ", aligned, Template(template).safe_substitute(values), flags=re.MULTILINE)
+    text = filled(names, values)
     if not count["test"]:
         text += "# Without images in test/<class>/ no accuracy can be measured.\n"
     labels = Counter(image.group for image in survey.files if image.part == "server")
@@ -156,9 +155,11 @@ def _backbone(survey: Folder, side: float, channels: int, model: str, seen: int)
     return BACKBONE if comparison.suits else "", str(comparison)
 
 
-def aligned(line: re.Match[str]) -> str:
-    """A line of TOML with its comment in one column with the others."""
-    return f"{line[1]:26} # "
+def filled(names: Iterable[str], values: Mapping[str, Any]) -> str:
+    """Templates with these values, their comments in one column."""
+    template = "".join((TEMPLATES / name).read_text("utf-8") for name in names)
+    text = Template(template).safe_substitute(values)
+    return re.sub(r"^(\w+ = .*?)  # ", lambda line: f"{line[1]:26} # ", text, flags=re.MULTILINE)
 
 
 def _training(size: int, survey: Folder) -> dict[str, Any]:

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from string import Template
 from typing import Any
 
 import numpy as np
 
 from fedfew.config.files import literal
-from fedfew.config.first_config import FOLDS, TEMPLATES, Suggestion, aligned
+from fedfew.config.first_config import FOLDS, Suggestion, filled
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
 from fedfew.data.dataset import shown
 from fedfew.data.rows.datasets import LAYOUT, SplitRows, read_parts
 from fedfew.data.rows.encoder import CATEGORIES, NUMERIC, is_number
-from fedfew.data.rows.files import Column, is_missing, is_rows, read_rows
+from fedfew.data.rows.files import TEXT_FILES, Column, is_missing, is_rows, read_rows
 
 ROLES = {
     "label": ("label", "class", "diagnosis", "target", "outcome", "y"),
@@ -26,7 +25,6 @@ ROLES = {
     "part": ("split", "part", "set"),
 }
 """Names by which columns are recognised, in any case, where nothing is set."""
-TEXT_FILES = (".txt", ".md")
 WORDS = 4
 """A column whose cells have at least so many words in the median, most of them different, holds texts."""
 NUMBER_OF_A_PERSON = re.compile(r"(^|[_ .])(id|uuid|mrn)$", re.IGNORECASE)
@@ -86,8 +84,7 @@ def suggest_rows(path: Path, network: bool = False, chosen: Mapping[str, Any] | 
         "model": model,
         "why_model": why,
     }
-    text = (TEMPLATES / "rows.toml").read_text("utf-8") + (TEMPLATES / "head.toml").read_text("utf-8")
-    text = re.sub(r"^(\w+ = .*?)  # ", aligned, Template(text).safe_substitute(values), flags=re.MULTILINE)
+    text = filled(("rows.toml", "head.toml"), values)
     folds = 0 if len(parts.test) else min(FOLDS, int(smallest.min()))
     return Suggestion(path, network, text, reasons, folds, int(values["labels"]), len(classes))
 

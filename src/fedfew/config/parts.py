@@ -104,8 +104,10 @@ def prepare(config: Config, data: D, report: Report | None = None, backbone: str
     if has_backbone(module):
         module.check(data.samples)
     if has_backbone(module) and module.once:
+        from fedfew.models.backbones.features import with_features  # noqa: PLC0415 - only for a backbone
+
         displaced, named = (bool(getattr(config.method, wish, False)) for wish in ("scanners", "names"))
-        data = module.featured(data, cores(), engine.chosen_device(), report, displaced, named)
+        data = with_features(data, module, cores(), engine.chosen_device(), report, displaced, named)
         module = module.trained_part()
     return data, _bound(module, data, engine)
 

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Count, Doc
 from fedfew.core.streams import numpy_stream
 from fedfew.data import DATASETS
 from fedfew.data.archives import take
 from fedfew.data.cache import cache_folder, new_folder
 from fedfew.data.dataset import Dataset, SiteSamples
-from fedfew.data.included import ASSETS
+from fedfew.data.included import ASSETS, labeled
 from fedfew.data.samples import Images
 
 Files = Mapping[str, bytes]
@@ -221,10 +220,7 @@ stl10.brings_sites = True  # type: ignore[attr-defined]  # such a config needs n
 
 def _dataset(recipe: Recipe, arrays: Arrays, sites: SiteSamples | None = None) -> Dataset:
     train, test = (
-        LabeledSet(
-            Images(torch.from_numpy(arrays[f"{part}_images"]), recipe.flips), torch.from_numpy(arrays[f"{part}_labels"])
-        )
-        for part in ("train", "test")
+        labeled(arrays[f"{part}_images"], arrays[f"{part}_labels"], recipe.flips) for part in ("train", "test")
     )
     return Dataset(recipe.name, train, test, tuple(recipe.classes), sites)
 

@@ -29,7 +29,7 @@ def mini_mnist() -> Dataset:
     """7,000 MNIST digits that come with the package."""
     arrays = _shipped("mini-mnist")
     train, test = (
-        _labeled(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64), flips=False)
+        labeled(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64), flips=False)
         for part in ("train", "test")
     )
     return Dataset("mini-mnist", train, test, DIGITS)
@@ -45,8 +45,8 @@ def mini_cifar() -> Dataset:
     tiles = sheet.reshape(rows, side, columns, side, channels).transpose(0, 2, 4, 1, 3)
     images = tiles.reshape(rows * columns, channels, side, side)
     first, then = (arrays[f"{part}_labels"].astype(np.int64) for part in ("train", "test"))
-    train = _labeled(images[: len(first)], first)
-    test = _labeled(images[len(first) : len(first) + len(then)], then)
+    train = labeled(images[: len(first)], first)
+    test = labeled(images[len(first) : len(first) + len(then)], then)
     return Dataset("mini-cifar", train, test, ANIMALS_AND_VEHICLES)
 
 
@@ -65,5 +65,6 @@ def _shipped(name: str) -> dict[str, NDArray[Any]]:
         return dict(arrays)
 
 
-def _labeled(images: NDArray[Any], labels: NDArray[Any], flips: bool = True) -> LabeledSet:
+def labeled(images: NDArray[Any], labels: NDArray[Any], flips: bool = True) -> LabeledSet:
+    """uint8 images N×C×H×W with their classes."""
     return LabeledSet(Images(torch.from_numpy(images), flips), torch.from_numpy(labels))

@@ -6,14 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.samples import LabeledSet
 from fedfew.data.dataset import Dataset, dataset_of, shown
 from fedfew.data.images.own import PathTo
-from fedfew.data.samples import Images
+from fedfew.data.included import labeled
 from fedfew.data.tables import huggingface, parquet
 
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -42,7 +40,10 @@ def femnist(*, path: PathTo = "") -> Dataset:
     if not parts[False][0]:
         remedy = "Give a folder with LEAF's JSON files (all_data, or train and test) or with parquet files"
         raise FedfewError("E206", shown(path), "there are no characters to learn from", remedy)
-    train, test = (_labeled(images, labels) for images, labels, _ in parts.values())
+    train, test = (
+        labeled(np.array(images, np.uint8).reshape(-1, 1, SIDE, SIDE), np.array(labels, np.int64), flips=False)
+        for images, labels, _ in parts.values()
+    )
     return dataset_of("femnist", CHARACTERS, train, test, parts[False][2])
 
 
@@ -59,8 +60,3 @@ def _samples(file: Path) -> Iterator[tuple[NDArray[np.uint8], int, str]]:
                 yield image.astype(np.uint8), int(label), str(writer)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FedfewError("E204", shown(file), f"it is not one of LEAF's files of FEMNIST ({error!r})") from None
-
-
-def _labeled(images: list[NDArray[np.uint8]], labels: list[int]) -> LabeledSet:
-    pixels = np.array(images, np.uint8).reshape(-1, 1, SIDE, SIDE)
-    return LabeledSet(Images(torch.from_numpy(pixels), flips=False), torch.tensor(labels, dtype=torch.int64))

@@ -52,8 +52,10 @@ def with_features(
     displaced: bool = False,
     named: bool = False,
 ) -> D:
-    """The data with features N×V×d (float16) in place of the images; the server's with ``displacements`` and with
-    what the backbone knows of the classes' names, if asked."""
+    """The data with features N×V×d (float16) in place of the images, from the cache or computed on so many threads.
+
+    The server's have their ``displacements``, and what the backbone knows of the classes' names, if asked.
+    """
     images = {name: samples for name, samples in data.sets.items() if isinstance(samples, Images | Texts)}
     features = extract(model, list(images.values()), workers, device, report)
     fingerprint = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())

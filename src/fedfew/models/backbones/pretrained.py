@@ -19,8 +19,6 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Natural, settings_of
-from fedfew.core.types import Report
-from fedfew.data.clients import D
 from fedfew.data.samples import Images, vectors
 from fedfew.data.samples.texts import Texts
 from fedfew.models.layers import Head
@@ -134,24 +132,6 @@ class Pretrained(Head):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images, or of their ``features`` (N×d)."""
         return super().forward(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
-
-    def featured(
-        self,
-        data: D,
-        workers: int,
-        device: torch.device,
-        report: Report | None = None,
-        displaced: bool = False,
-        named: bool = False,
-    ) -> D:
-        """The data with features in place of the images: from the cache, or computed on so many threads.
-
-        The server's have their displacements under scanner-like changes, and what the backbone knows of the classes'
-        names, if asked.
-        """
-        from fedfew.models.backbones.features import with_features
-
-        return with_features(data, self, workers, device, report, displaced, named)
 
     def named(self, classes: Sequence[str]) -> Tensor | None:
         """What the backbone knows of classes by their names, as weights of the features (C×d); None if nothing."""
