@@ -17,7 +17,7 @@ from time import process_time
 from typing import Any
 
 import httpx
-from tests.interface.small_runs import record, small_run, written_run
+from tests.interface.fedfew_command import record, small_run, written_run
 
 from fedfew.interface.page.app import make_app
 from fedfew.interface.page.library import key_of

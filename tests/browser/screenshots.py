@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 from tests.browser.devtools import browser
-from tests.interface.small_runs import serving
+from tests.interface.fedfew_command import serving
 
 import fedfew
 from fedfew.interface.page.library import key_of

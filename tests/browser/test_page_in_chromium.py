@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.browser.devtools import Tab, browser, chromium
 from tests.docs.blocks import build_site
-from tests.interface.small_runs import SMALL, record, serving, small_run, written_run
+from tests.interface.fedfew_command import SMALL, record, serving, small_run, written_run
 
 import fedfew
 from fedfew.core.storage import append_durably

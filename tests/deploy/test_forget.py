@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.config.test_arrays import drawn
+from tests.config.test_tables import drawn
 from tests.deploy.test_deploy_commands import fedfew as command
 
 import fedfew

@@ -18,8 +18,7 @@ import click
 import httpx
 import pytest
 import torch
-from tests.interface.fedfew_command import Capture, fedfew
-from tests.interface.small_runs import record, written_run
+from tests.interface.fedfew_command import Capture, fedfew, record, written_run
 
 from fedfew import __version__
 from fedfew.core.errors import CODES

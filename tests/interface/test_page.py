@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import httpx
 import pytest
-from tests.interface.small_runs import record, serving, written_run
+from tests.interface.fedfew_command import record, serving, written_run
 
 from fedfew.core.storage import append_durably, locked, write_atomically
 from fedfew.interface.page.access import AccessMiddleware, is_loopback, own_names

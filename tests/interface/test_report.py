@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from tests.interface.fedfew_command import Capture, fedfew
-from tests.interface.small_runs import record, small_run, written_run
+from tests.interface.fedfew_command import Capture, fedfew, record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import duration

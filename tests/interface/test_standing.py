@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.interface.small_runs import record, small_run, written_run
+from tests.interface.fedfew_command import record, small_run, written_run
 
 from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.report import write_report

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.interface.small_runs import record, written_run
+from tests.interface.fedfew_command import record, written_run
 from tests.runtime.tiny_run import tiny_run
 
 from fedfew.config.schema import load
