@@ -39,6 +39,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedmoments": {"model__name": "efficientnet-lite0", "model__size": 32, "method__survey": 8},
 }
 
+SPARSE: dict[str, Any] = {"method__name": "fedmatch", "method__interval": 1}
+
 
 @pytest.fixture(scope="module")
 def inline(tmp_path_factory: pytest.TempPathFactory) -> Run:
@@ -52,16 +54,27 @@ def test_another_seed_gives_other_bits(inline: Run, tmp_path: Path) -> None:
     assert records(other_data)[0]["cohort"] == records(inline)[0]["cohort"], "the cohort follows the model's seed"
 
 
-def test_a_worker_gives_the_bits_of_this_process(tmp_path: Path) -> None:
-    """Sparse replies and another payload for each client; two workers, and what clients keep, in test_client_memory."""
-    changes: dict[str, Any] = {"method__name": "fedmatch", "method__interval": 1}
-    run = tiny_run(tmp_path / "run", fleet__kind="pool", fleet__workers=1, **changes)
-    alone = tiny_run(tmp_path / "inline", **changes)
-    assert model_hash(run) == model_hash(alone)
-    assert records(run) == records(alone)
+def test_twenty_runs_of_one_config(tmp_path: Path) -> None:
+    runs = [tiny_run(tmp_path / str(i), rounds=1, clients=4) for i in range(20)]
+    assert len({model_hash(run) for run in runs}) == 1
+    assert all(records(run) == records(runs[0]) for run in runs)
 
 
-def test_twenty_orders_of_arrival() -> None:
+@pytest.fixture(scope="module")
+def sparse(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Sparse replies and another payload for each client."""
+    return tiny_run(tmp_path_factory.mktemp("sparse") / "run", **SPARSE)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_workers_gives_the_bits_of_this_process(sparse: Run, workers: int, tmp_path: Path) -> None:
+    """What clients keep, in test_client_memory."""
+    run = tiny_run(tmp_path / "run", fleet__kind="pool", fleet__workers=workers, **SPARSE)
+    assert model_hash(run) == model_hash(sparse)
+    assert records(run) == records(sparse)
+
+
+def test_a_hundred_orders_of_arrival() -> None:
     """With weights that differ by client, so that a sum in another order would show."""
     parts, fleet = tiny_parts(participation=0.5, aggregator__name="fedavg")
     remembering, first = RememberingFleet(fleet), parts.network.snapshot()
@@ -74,13 +87,13 @@ def test_twenty_orders_of_arrival() -> None:
         orders.add(tuple(answer.client for answer in mixed))
         return mixed
 
-    for _ in range(20):
+    for _ in range(100):
         parts.network.load(first)
         found = play(parts, AlteredFleet(remembering, shuffled), 2)
         for (state, record), (wanted, known) in zip(found, expected, strict=True):
             assert torch.equal(state.omega, wanted.omega)
             assert {**record, "seconds": 0} == {**known, "seconds": 0}
-    assert len(orders) > 30
+    assert len(orders) > 150
 
 
 def test_another_process_with_other_surroundings(inline: Run, tmp_path: Path) -> None:
