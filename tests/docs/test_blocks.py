@@ -102,7 +102,7 @@ def test_few_blocks_are_excused() -> None:
         (
             "bash",
             "fedfew run quick\nfedfew run quik   # not a preset\n",
-            r"page.md:7: fedfew run quik .*\nended with 2",
+            r"page.md:7: fedfew run quik .*\n *ended with 2",
         ),
         ("bash", "fedfew run quik   # refused: E104\n", "expected E104"),
         ("bash", "fedfew explain E104   # refused: E104\n", "expected E104, got 0"),
