@@ -16,10 +16,8 @@ OURS, NAMES, SPREAD, VIEWS = "fedmoments", "labels + names", "label propagation"
 SEMIFL, FL2, FEDMIX, FEDMATCH = "SemiFL", "(FL)²", "FedMix", "FedMatch"
 SEVERAL: Overrides = {"model.views": 4}
 """Methods that compare views need several of each image."""
-SETTLED = 12
-"""Rounds after which EM of fedmoments has long settled: nobody is asked any more, and the model stays."""
 ROWS: dict[str, Overrides] = {
-    OURS: {"method.name": "fedmoments", "rounds": SETTLED},
+    OURS: {"method.name": "fedmoments"},
     SERVER_ONLY: {"method.name": "server-only"},
     NAMES: {"method.name": "labels-names", "rounds": 1},
     SPREAD: {"method.name": "benchmarks.study_methods:PROPAGATION", "rounds": 1},
@@ -128,7 +126,7 @@ def _outage(share: float) -> dict[str, Overrides]:
 
 def _ablated(**settings: Any) -> dict[str, Overrides]:
     own = {f"method.{key}": value for key, value in settings.items()}
-    return {OURS: {"method.name": "benchmarks.study_methods:ABLATED", "rounds": SETTLED, **own}}
+    return {OURS: {"method.name": "benchmarks.study_methods:ABLATED", **own}}
 
 
 def _animals(share: float) -> dict[str, Any]:

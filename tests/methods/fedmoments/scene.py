@@ -14,7 +14,7 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.basis import features as features_of
-from fedfew.methods.fedmoments.method import FedMoments
+from fedfew.methods.fedmoments.method import FedMoments, mixed
 from fedfew.methods.fedmoments.survey import Survey
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.layers import Head
@@ -23,7 +23,8 @@ from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
 
 CLASSES, WIDTH = 4, 12
-METHOD = FedMoments(Supervised(), LocalSGD(), AGGREGATORS["fedavg"], width=8, folds=3, survey=10_000)
+SERVER = Supervised(LocalSGD(epochs=20, batch=20, lr=0.1, momentum=0.9, schedule="cosine", rounds=8))
+METHOD = FedMoments(SERVER, LocalSGD(), AGGREGATORS["fedavg"], width=8, folds=3, survey=10_000)
 Tamper = Callable[[ClientUpdate, ServerState], ClientUpdate]
 
 
@@ -59,9 +60,12 @@ def accuracy(site: ServerSite, omega: Tensor, test: LabeledSet) -> float:
     return float((site.network.probabilities(test.samples).argmax(1) == test.labels).float().mean())
 
 
-def alone(method: FedMoments, site: ServerSite) -> Tensor:
-    """The model of the labels alone."""
-    return method.warm_up(method.start(site.network.snapshot()), site, torch.Generator()).omega
+def alone(method: FedMoments, site: ServerSite, rounds: int = 8) -> Tensor:
+    """The model of server-only training, or what the labels show to be better."""
+    state = method.start(torch.zeros_like(site.network.snapshot()))
+    for t in range(rounds):
+        state = server_turn(method, replace(state, round=t, participation={0: t} if t else {}), site, torch.Generator())
+    return mixed(state.extra, state.sigma)
 
 
 def asked(
@@ -83,7 +87,7 @@ def trained(
     tamper: Tamper | None = None,
 ) -> ServerState:
     """The state after rounds in which these clients answer."""
-    state = method.start(site.network.snapshot())
+    state = method.start(torch.zeros_like(site.network.snapshot()))
     for cohort in cohorts:
         state = server_turn(method, state, site, torch.Generator())
         updates = asked(method, state, parts, cohort if method.asks(state) else [], site)

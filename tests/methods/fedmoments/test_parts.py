@@ -15,7 +15,7 @@ from fedfew.methods.fedmoments.em import responsibilities
 from fedfew.methods.fedmoments.logistic import logistic
 from fedfew.methods.fedmoments.path import Rule, paths_of
 from fedfew.methods.fedmoments.prior import Known, prior_of
-from fedfew.methods.fedmoments.share import UNKNOWN, Share, folds_of, judged_share, label_model
+from fedfew.methods.fedmoments.share import NOTHING, UNKNOWN, factor_of, folds_of, judged_share, label_model
 from fedfew.methods.fedmoments.survey import Space, Survey, Tally, matrix_of, moments_of
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.layers import Head
@@ -134,36 +134,39 @@ def test_every_fold_has_labels_of_each_class_but_never_the_only_one() -> None:
 def test_the_labels_decide_how_much_the_sites_count() -> None:
     rng = torch.Generator().manual_seed(0)
     labels = torch.arange(40) % 4
-    truth = torch.nn.functional.one_hot(labels, 4).double()
-    weak = 0.5 * truth + torch.randn(40, 4, generator=rng).double()
-    strong = 4 * truth + torch.randn(40, 4, generator=rng).double()
-    nothing = torch.zeros(40, 4).double()
-    assert judged_share(strong, weak, strong, labels).sites == 1.0
-    assert judged_share(strong, weak, nothing, labels).sites == 0.0, "the path of all labels has gone elsewhere"
-    assert judged_share(truth.roll(1, 1), weak, strong, labels).sites == 0.0, "wrong classes"
-    assert judged_share(nothing, 2 * truth + weak, strong, labels).sites == 0.0, "nothing"
-    assert judged_share(truth[:0], weak[:0], strong[:0], labels[:0]) == Share(0.5, 0.5, 1.0), "nothing to judge by"
+    truth = torch.nn.functional.one_hot(labels, 4).double()[None]
+    weak = 0.5 * truth + torch.randn(1, 40, 4, generator=rng).double()
+    strong = 4 * truth + torch.randn(1, 40, 4, generator=rng).double()
+    assert judged_share(strong, weak, weak, labels).sites == 1.0
+    assert judged_share(truth.roll(1, 2), weak, weak, labels) == NOTHING, "wrong classes"
+    assert judged_share(0 * truth, 2 * truth + weak, weak, labels) == NOTHING, "nothing"
+    assert judged_share(truth[:, :2], weak[:, :2], weak[:, :2], labels[:2]) == NOTHING, "nothing to judge by"
+    lost, both = torch.cat([strong, truth.roll(1, 2)]), torch.cat([weak, weak])
+    assert judged_share(lost, both, both, labels).sites < 1.0, "as a scanner would show it, it is wrong"
 
 
-def test_chance_is_seldom_taken_for_help() -> None:
+@pytest.mark.parametrize(("factor", "most"), [(1.0, 3), (factor_of(0, False, 4, 4), 1)])
+def test_chance_is_seldom_taken_for_help(factor: float, most: int) -> None:
     rng, labels = torch.Generator().manual_seed(0), torch.arange(40) % 4
-    truth = torch.nn.functional.one_hot(labels, 4).double()
-    shares = []
+    truth = torch.nn.functional.one_hot(labels, 4).double()[None]
+    helped = 0
     for _ in range(60):
-        own = 1.5 * truth + torch.randn(40, 4, generator=rng).double()
-        shares.append(judged_share(torch.randn(40, 4, generator=rng).double(), own, 4 * truth, labels).sites)
-    assert sum(share > 0 for share in shares) <= 8
-    assert max(shares) <= 0.5
+        own = 1.5 * truth + torch.randn(1, 40, 4, generator=rng).double()
+        helped += judged_share(torch.randn(1, 40, 4, generator=rng).double(), own, own, labels, factor) != NOTHING
+    assert helped <= most
 
 
 def test_held_out_scores_have_not_seen_their_label() -> None:
     """Labels at random: a model that has seen them does well on them, one that has not does not."""
     rng = torch.Generator().manual_seed(2)
     x, labels = torch.randn(80, 200, generator=rng).double(), torch.arange(80) % 4
-    model = label_model(x, labels, 4, folds_of(labels, 4, 4))
+    moved = torch.randn(1, 200, generator=rng)
+    model = label_model(x, labels, 4, folds_of(labels, 4, 4), moved=moved)
     seen = x @ model.weight + model.bias
-    assert float(cross_entropy(seen, labels)) < float(cross_entropy(model.held_out, labels))
-    assert float((model.held_out.argmax(1) == labels).double().mean()) < 0.45
+    assert float(cross_entropy(seen, labels)) < float(cross_entropy(model.held_out[0], labels))
+    assert float((model.held_out[0].argmax(1) == labels).double().mean()) < 0.45
+    there = label_model(x + moved, labels, 4, folds_of(labels, 4, 4)).held_out[0]
+    assert not torch.allclose(model.held_out[1], model.held_out[0]) and not torch.allclose(model.held_out[1], there)
 
 
 @pytest.mark.parametrize("penalty", [0.1, 3.0])

@@ -24,7 +24,7 @@ forget.py      a model without one client's sums
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -47,10 +47,21 @@ from fedfew.methods.fedmoments.forget import forgotten, keep_surveys
 from fedfew.methods.fedmoments.path import Path, Rule, paths_of
 from fedfew.methods.fedmoments.plausibility import Implausible
 from fedfew.methods.fedmoments.prior import Known
-from fedfew.methods.fedmoments.share import UNKNOWN, LabelModel, folds_of, judged_share, label_model
+from fedfew.methods.fedmoments.share import (
+    NOTHING,
+    UNKNOWN,
+    exceeds,
+    factor_of,
+    folds_of,
+    held_out,
+    judged_share,
+    label_model,
+    least,
+)
 from fedfew.methods.fedmoments.shift import SHIFT, Shift, shift_of
 from fedfew.methods.fedmoments.survey import Space, Tally, moments_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
+from fedfew.training.supervised import train_server
 from fedfew.training.updates import scalar
 from fedfew.transforms.compression import Compressed, Int8
 
@@ -120,18 +131,35 @@ class FedMoments(Federated):
         return Shape(classes, width, self.folds, min(self.fold_directions, width))
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        return replace(state, sigma=state.omega)
+        """σ: a turn of server-only training."""
+        return replace(state, sigma=self._trained(state.sigma, [state.round], site, rng))
 
     def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """The best model from the labels alone, and the units of what clients send."""
+        """The model from the labels alone: server-only training, and names as far as they help; the clients' units."""
         x, labels = features(site.labeled.samples), site.labeled.labels
-        fold = folds_of(labels, site.classes, self.folds)
-        own = label_model(x, labels, site.classes, fold, names_of(site) if self.names else None)
+        sigma = self._trained(state.omega, range(state.round + 1), site, rng)
+        fold, moved = folds_of(labels, site.classes, self.folds), moved_of(site) if self.scanners else None
+
+        def without(rest: Tensor) -> tuple[Tensor, Tensor]:
+            others = replace(site, labeled=site.labeled.take(rest.nonzero()[:, 0]))
+            return head_of(site, self._trained(state.omega, range(self.server.sgd.rounds), others, rng))
+
+        plain = held_out(x, fold, moved, without)
+        own = label_model(x, labels, site.classes, fold, names_of(site) if self.names else None, moved)
+        judged = fold != UNKNOWN
+        before, factor = plain[:1, judged], factor_of(0, own.names > 0, site.classes, self.folds)
+        mine, beside = judged_share(own.held_out[:1, judged], before, before, labels[judged], factor).parts
         frame = Frame.of(x @ basis_of(site.network, self.directions), even=self.image_noise > 0)
-        omega = as_model(site, own.weight, own.bias)
-        extra = {"own_weight": own.weight, "own_bias": own.bias, "own_held_out": own.held_out}
-        extra |= {"own_names": torch.tensor(own.names)}
-        return replace(state, omega=omega, sigma=omega, extra=extra | {"origin": frame.origin, "scale": frame.scale})
+        extra = {"origin": frame.origin, "scale": frame.scale, "own_names": torch.tensor(own.names)}
+        extra |= {"own": mine * as_model(site, own.weight, own.bias), "own_beside": scalar(beside)}
+        extra |= {"held_out": (mine * own.held_out + beside * plain).float(), "plain": plain.float()}
+        return replace(state, omega=mixed(extra, sigma), sigma=sigma, extra=extra)
+
+    def _trained(self, start: Vector, rounds: Iterable[int], site: ServerSite, rng: torch.Generator) -> Vector:
+        """``start`` after the turns of these rounds on the labels alone."""
+        for t in rounds:
+            start = train_server(self.server, start, ServerState(t, start, start), site, rng)
+        return start
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """The units; whether to answer the survey, once; and the models, if the client has not answered these."""
@@ -181,6 +209,11 @@ class FedMoments(Federated):
         return Trained({"sums": step_answer(v, y, models, self.image_noise) if models else torch.zeros(0)})
 
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
+        """The sums of the clients, and the model with the labels' as it is now."""
+        state, outcome = self._advanced(state, updates, site)
+        return replace(state, omega=mixed(state.extra, state.sigma)), outcome
+
+    def _advanced(self, state: ServerState, updates: Updates, site: ServerSite) -> RoundEnd:
         """The survey, until enough images are surveyed; then steps of EM, until the classes have settled."""
         if not self.asks(state):
             return state, Outcome(metrics={"settled": 1.0})
@@ -223,7 +256,7 @@ class FedMoments(Federated):
 
     def _shifted(self, extra: Mapping[str, Tensor], site: ServerSite, shape: Shape) -> tuple[dict[str, Tensor], float]:
         """The state with the sites' shifts, if they have any, and how much more likely the survey is with them."""
-        moved = getattr(site.labeled.samples, "moved", None)
+        moved = moved_of(site)
         if not self.scanners or moved is None:
             return dict(extra), 0.0
         survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
@@ -282,13 +315,13 @@ class FedMoments(Federated):
             return replace(state, extra=extra | {"done": scalar(1.0)}), Outcome(shares, metrics | {"settled": 1.0})
         extra, total = news.advanced()
         sums = [part.scaled(scale) for part in shape.read(total)]
-        omega, trust = self._model(extra, site, paths, sums)
+        judged, trust = self._judged(extra, site, paths, sums)
         scores = [path.step(part, self._mix(path, part)) for path, part in zip(paths, sums, strict=True)]
         done = float(step + 1 >= self.most_steps if self.most_steps else most and news.moved < self.settled)
         after = {"moved": news.moved if most else last, "done": done, "step": step + 1.0, "waited": 0.0}
-        extra = extra | packed(scores, extra) | {name: scalar(value) for name, value in after.items()}
+        extra = extra | judged | packed(scores, extra) | {name: scalar(value) for name, value in after.items()}
         metrics |= {"alpha": scores[0].alpha, "trust": trust, "temperature": scores[0].temperature, "settled": done}
-        return replace(state, omega=omega, extra=extra), Outcome(shares, metrics)
+        return replace(state, extra=extra), Outcome(shares, metrics)
 
     def forget(self, state: ServerState, client: int, site: ServerSite) -> ServerState | None:
         """The model without a client's survey and last sums; the others' sums stay as they answered them."""
@@ -296,15 +329,17 @@ class FedMoments(Federated):
         extra = forgotten(state.extra, client, shape.width)
         if extra is None:
             return None
-        omega, answers = as_model(site, extra["own_weight"], extra["own_bias"]), kept(extra)
+        answers = kept(extra)
+        extra = {name: t for name, t in extra.items() if name not in ("sites", "beside")}
         if answers and "weight" in extra:
             paths, scale = self._paths(extra, site, shape), extra["scale"].double()
             weights = self._weights(answers, paths[0].space, shape, scale)
             parts = [weight * answer.sums.double() for weight, answer in zip(weights, answers, strict=True)]
             sums = [part.scaled(scale) for part in shape.read(torch.stack(parts).sum(0))]
-            omega, _ = self._model(extra, site, paths, sums)
+            extra |= self._judged(extra, site, paths, sums)[0]
+        omega = mixed(extra, state.sigma)
         left = {k: count for k, count in state.participation.items() if k != client}
-        return replace(state, omega=omega, sigma=omega, extra=extra, participation=left)
+        return replace(state, omega=omega, extra=extra, participation=left)
 
     def _labeled(self, extra: Mapping[str, Tensor], site: ServerSite) -> Tensor:
         """The server's labeled images v (N×p)."""
@@ -342,24 +377,33 @@ class FedMoments(Federated):
         labels, fold = site.labeled.labels, folds_of(site.labeled.labels, site.classes, self.folds)
         return paths_of(rule, survey, v, labels, site.classes, fold, range(self.folds), shape.fold_width)
 
-    def _model(
+    def _judged(
         self, extra: Mapping[str, Tensor], site: ServerSite, paths: Sequence[Path], sums: Sequence[ClassSums]
-    ) -> tuple[Vector, float]:
-        """The sites' and the labels' models, mixed; and the sites' share."""
+    ) -> tuple[dict[str, Tensor], float]:
+        """The sites' part of the model and the factor of the labels' beside it, for the state; and the sites' share."""
         basis, labels = basis_of(site.network, self.directions), site.labeled.labels
-        v = self._labeled(extra, site)
-        own = LabelModel(extra["own_weight"], extra["own_bias"], extra["own_held_out"])
-        fold, held_out = folds_of(labels, site.classes, self.folds), torch.zeros_like(own.held_out)
-        for f, (path, part) in enumerate(zip(paths[1:], sums[1:], strict=True)):
-            weight, bias = path.model(part)
-            held_out[fold == f] = v[fold == f, : len(weight)] @ weight + bias
+        v, shifted = self._labeled(extra, site), SHIFT[0] in extra
+        fold, moved = folds_of(labels, site.classes, self.folds), moved_of(site) if shifted else None
+        moved = None if moved is None else moved.double() @ basis
+        models = [path.model(part) for path, part in zip(paths[1:], sums[1:], strict=True)]
+
+        def without(rest: Tensor) -> tuple[Tensor, Tensor]:
+            weight, bias = models[int(fold[~rest][0])]
+            return torch.cat([weight, weight.new_zeros(v.shape[1] - len(weight), weight.shape[1])]), bias
+
         judged = fold != UNKNOWN
+        sites = held_out(v, fold, moved, without)
+        own, prior = labels[judged], paths[0].prior
+        factor = factor_of(prior.seen, bool(extra["own_names"]), site.classes, self.folds)
+        scores = [extra[name].double()[: len(sites), judged] for name in ("held_out", "plain")]
+        share = judged_share(sites[:, judged], *scores, own, factor)
         weight, bias = paths[0].model(sums[0])
-        share = judged_share(held_out[judged], own.held_out[judged], (v @ weight + bias)[judged], labels[judged])
-        s, b, g = share.sites, share.site_sharpness * share.sites, share.label_sharpness * (1 - share.sites)
-        full = b * basis @ weight
-        offset = b * (bias - extra["origin"].double() @ weight)
-        return as_model(site, full + g * own.weight, offset + g * own.bias), s
+        seen, unseen = (least(scores[:, judged], own)[0] for scores in ((v @ weight + bias)[None], sites[:1]))
+        if len(own) and exceeds(seen - unseen):
+            share = NOTHING
+        mine, beside = share.parts
+        part = as_model(site, mine * basis @ weight, mine * (bias - extra["origin"].double() @ weight))
+        return {"sites": part, "beside": scalar(beside)}, share.sites
 
     def refused(self, payload: Payload, layout: Layout) -> str:
         """Units or models with which an image could count for more than its part, or stand alone in a sum."""
@@ -395,6 +439,23 @@ def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:
     """A linear head D×C as the network's vector."""
     names = site.network.layout.names
     return site.network.layout.pack({names[0]: weight.T.float(), names[1]: bias.float()})
+
+
+def head_of(site: ServerSite, vector: Vector) -> tuple[Tensor, Tensor]:
+    """The network's vector as a linear head: D×C and C."""
+    views, (weight, bias) = site.network.layout.views(vector), site.network.layout.names
+    return views[weight].double().T, views[bias].double()
+
+
+def mixed(extra: Mapping[str, Tensor], sigma: Vector) -> Vector:
+    """The model: the sites' part, that of names, and server-only training as far as it is."""
+    own = extra["own_beside"].float() * sigma + extra["own"]
+    return extra["sites"] + extra["beside"].float() * own if "sites" in extra else own
+
+
+def moved_of(site: ServerSite) -> Tensor | None:
+    """How scanner-like changes displace the labeled images (S×D); None where that is not known."""
+    return getattr(site.labeled.samples, "moved", None)
 
 
 def names_of(site: ServerSite) -> Tensor | None:
