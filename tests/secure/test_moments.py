@@ -39,7 +39,7 @@ def parts_of(folder: Path, changes: Mapping[str, Any]) -> Parts:
 
 
 def trained(parts: Parts, fleet: Fleet) -> list[ServerState]:
-    begun = parts.algorithm.start(parts.network.snapshot())
+    begun = parts.algorithm.start(torch.zeros_like(parts.network.snapshot()))
     try:
         states = run_rounds(parts.clients, parts.algorithm, parts.server, fleet, begun, parts.config.rounds)
         return [state for state, _ in states]

@@ -39,12 +39,12 @@ def cloud(labels: Tensor, seed: int) -> Tensor:
 
 @cache
 def world(mu: float, clients: int = 60, images: int = 40) -> tuple[list[Tensor], list[Tensor], ServerSite, LabeledSet]:
-    """Clients with class shares from Dir(μ), a server with six labels a class, and a test set."""
+    """Clients with class shares from Dir(μ), a server with twelve labels a class, and a test set."""
     rng = np.random.default_rng(3)
     shares = rng.dirichlet([mu] * CLASSES, clients)
     labels = [torch.from_numpy(rng.choice(CLASSES, images, p=share)) for share in shares]
     parts = [cloud(own, 100 + k) for k, own in enumerate(labels)]
-    few = torch.arange(CLASSES).repeat(6)
+    few = torch.arange(CLASSES).repeat(12)
     network = Network.of(Head(WIDTH, CLASSES))
     held = torch.arange(CLASSES).repeat(250)
     return (

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.methods.fedmoments.scene import METHOD, WIDTH, accuracy, alone, trained, world
+from tests.methods.fedmoments.test_names import true_names, with_names
 from torch import Tensor
 
 from fedfew.config.schema import load
@@ -71,8 +72,8 @@ def noisy_run(noise: float, images: int = 400) -> tuple[float, float, int]:
     """Accuracy of the labels alone and after a run in which every answer passes the real transforms; answers a site."""
     method = replace(NOISY, image_noise=noise, population=10)
     wire = Wire(method, [Private(0.0, noise, per_image=True), *FEDMOMENTS.encoding])
-    parts, _, site, test = world(0.1, clients=10, images=images)
-    asked = 0
+    parts, _, plain, test = world(0.1, clients=10, images=images)
+    site, asked = with_names(plain, true_names(), 12), 0
 
     def send(update: ClientUpdate, state: object) -> ClientUpdate:
         nonlocal asked

@@ -5,15 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.methods.fedmoments.scene import CLASSES, METHOD, WIDTH, accuracy, alone, asked, cloud, trained, world
+from tests.methods.fedmoments.scene import CLASSES, METHOD, SERVER, WIDTH, accuracy, alone, asked, cloud, trained, world
 
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.method import FEDMOMENTS
+from fedfew.methods.fedmoments.share import Share
+from fedfew.methods.server_only import ServerOnly
 from fedfew.models.backbones.pretrained import LENGTH
-from fedfew.runtime.rounds import count
+from fedfew.runtime.rounds import count, server_turn
 from fedfew.runtime.wire import Wire
+from fedfew.training.sgd import LocalSGD
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0])
@@ -62,7 +65,7 @@ def test_any_order_of_answers_gives_the_same_model() -> None:
     groups = [range(30, 60), range(20), range(10, 30)]
     apart = trained(patient, parts, site, [range(60)] * 2 + groups * 2)
     assert int(together.extra["step"]) == int(apart.extra["step"]) == 2
-    assert torch.allclose(together.omega, apart.omega, atol=1e-4)
+    assert torch.allclose(together.extra["sites"], apart.extra["sites"], atol=1e-4)
 
 
 def test_who_has_answered_a_step_is_not_asked_again_and_counts_once() -> None:
@@ -131,6 +134,20 @@ def test_useless_sites_do_no_harm(made) -> None:  # type: ignore[no-untyped-def]
     found = trained(METHOD, made(parts), site, [range(60)] * 8)
     assert bool(torch.isfinite(found.omega).all())
     assert accuracy(site, found.omega, test) > accuracy(site, alone(METHOD, site), test) - 0.01
+
+
+def test_where_sites_do_not_count_the_model_is_that_of_server_only_training_to_the_bit() -> None:
+    parts, _, site, _ = world(0.3)
+    start, method = torch.zeros_like(site.network.snapshot()), ServerOnly(SERVER, LocalSGD(), METHOD.aggregator)
+    state = method.start(start)
+    for t in range(8):
+        state = replace(state, round=t, participation={0: t} if t else {})
+        state, _ = method.after_clients(
+            server_turn(method, state, site, torch.Generator()), [], site, torch.Generator()
+        )
+    found = trained(METHOD, wrong_domain(parts), site, [range(60)] * 8)
+    assert float(found.extra["step"]) > 0, "sites were judged"
+    assert torch.equal(found.omega, state.omega)
 
 
 @pytest.mark.parametrize("liars", [5, 60])
@@ -209,7 +226,8 @@ def test_sums_travel_in_eight_bits() -> None:
     assert float((decoded - exact.reply["sums"]).abs().max()) <= float(step) / 2 + 1e-6
 
 
-def test_a_client_that_is_forgotten_leaves_nothing_in_survey_and_model() -> None:
+def test_a_client_that_is_forgotten_leaves_nothing_in_survey_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedfew.methods.fedmoments.method.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
     parts, _, site, _ = world(0.3, clients=3, images=500)
     method = METHOD
     surveyed = [trained(method, parts, site, [clients]).extra for clients in (range(3), range(2))]
@@ -225,6 +243,6 @@ def test_a_client_that_is_forgotten_leaves_nothing_in_survey_and_model() -> None
     again = method.forget(replace(state, extra=other), 2, site)
     assert again is not None and torch.equal(again.omega, left.omega), "whatever it had sent"
     alone_again = method.forget(method.forget(left, 0, site) or left, 1, site)
-    assert alone_again is not None and torch.equal(alone_again.omega, alone(method, site)), "the labels are left"
+    assert alone_again is not None and torch.equal(alone_again.omega, alone(method, site, 5)), "the labels are left"
     many, _, server, _ = world(0.3)
     assert method.forget(trained(METHOD, many, server, [range(20), range(33)]), 2, server) is None, "kept for few only"

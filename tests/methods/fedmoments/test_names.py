@@ -12,6 +12,7 @@ from fedfew.core.types import ServerSite
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.basis import features
 from fedfew.methods.fedmoments.prior import Known, noise_edge, prior_of
+from fedfew.methods.fedmoments.share import Share
 from fedfew.methods.fedmoments.survey import Space
 from fedfew.methods.labels_names import LabelsNames
 from fedfew.models.backbones.imagenet import classes_named, named_weights
@@ -63,7 +64,8 @@ def test_right_names_help_few_labels_and_wrong_ones_do_not_count() -> None:
     assert score(true_names().roll(1, 0)) > score(nothing) - 0.03
 
 
-def test_alike_sites_start_from_names_unless_they_are_switched_off() -> None:
+def test_alike_sites_start_from_names_unless_they_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedfew.methods.fedmoments.method.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
     parts, _, site, test = world(1e6)
     named, plain = with_names(site, true_names(), 3), with_names(site, torch.zeros(CLASSES, WIDTH), 3)
     rounds = [range(60)] * 4

@@ -62,7 +62,7 @@ def test_the_spread_of_clients_tells_directions_and_skew(mu: float, low: float, 
 def test_clients_that_are_alike_show_no_direction() -> None:
     parts, _, site, _ = world(1e6, clients=200)
     survey = survey_of(parts)
-    prior = prior_of(survey, torch.randn(24, 8).double(), site.labeled.labels, 4, Space.of(survey), Known(), None)
+    prior = prior_of(survey, torch.randn(48, 8).double(), site.labeled.labels, 4, Space.of(survey), Known(), None)
     assert prior.seen == 0
     assert prior.alpha > 1000
 
@@ -139,7 +139,7 @@ def test_the_labels_decide_how_much_the_sites_count() -> None:
     strong = 4 * truth + torch.randn(1, 40, 4, generator=rng).double()
     assert judged_share(strong, weak, weak, labels).sites == 1.0
     assert judged_share(truth.roll(1, 2), weak, weak, labels) == NOTHING, "wrong classes"
-    assert judged_share(0 * truth, 2 * truth + weak, weak, labels) == NOTHING, "nothing"
+    assert judged_share(0 * truth, 2 * truth + weak, 2 * truth + weak, labels) == NOTHING, "nothing"
     assert judged_share(truth[:, :2], weak[:, :2], weak[:, :2], labels[:2]) == NOTHING, "nothing to judge by"
     lost, both = torch.cat([strong, truth.roll(1, 2)]), torch.cat([weak, weak])
     assert judged_share(lost, both, both, labels).sites < 1.0, "as a scanner would show it, it is wrong"

@@ -395,8 +395,8 @@ class FedMoments(Federated):
         sites = held_out(v, fold, moved, without)
         own, prior = labels[judged], paths[0].prior
         factor = factor_of(prior.seen, bool(extra["own_names"]), site.classes, self.folds)
-        scores = [extra[name].double()[: len(sites), judged] for name in ("held_out", "plain")]
-        share = judged_share(sites[:, judged], *scores, own, factor)
+        alone, plain = (extra[name].double()[: len(sites), judged] for name in ("held_out", "plain"))
+        share = judged_share(sites[:, judged], alone, plain, own, factor)
         weight, bias = paths[0].model(sums[0])
         seen, unseen = (least(scores[:, judged], own)[0] for scores in ((v @ weight + bias)[None], sites[:1]))
         if len(own) and exceeds(seen - unseen):
