@@ -238,6 +238,13 @@ def test_files_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatc
         read_rows(path)
 
 
+def test_lists_of_texts_in_parquet_are_no_column(tmp_path: Path) -> None:
+    table = {"tags": [["a", "b"], ["c", "d"]], "more": [{"a": 1}, {"a": 2}], "x": [[1, 2], [3, 4]], "text": ["a", "b"]}
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "t.parquet", row_group_size=1)
+    rows = read_rows(tmp_path / "t.parquet")
+    assert list(rows.columns) == ["x", "text"] and rows.column("x").shape == (2, 2)
+
+
 def test_a_text_in_many_rows_of_parquet_is_held_once(tmp_path: Path) -> None:
     texts = ["x" * 10_000, None, "é"]
     cells = pyarrow.array([texts[i % 3] for i in range(9000)])

@@ -103,6 +103,16 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         parquet(path=str(write_table(tmp_path / "ok.parquet", images, labels)), image="picture")
 
 
+def test_images_as_hugging_face_writes_them_may_lie_in_many_row_groups(tmp_path: Path) -> None:
+    images, labels = encoded(40)
+    table = pa.table({"image": [{"bytes": image, "path": "x"} for image in images], "label": labels})
+    pq.write_table(table, tmp_path / "train.parquet", row_group_size=15)  # no multiple of the rows read at once
+    dataset = parquet(path=str(tmp_path), size=28, channels=1)
+    assert torch.equal(
+        torch.cat([dataset.train.labels, dataset.test.labels]).sort().values, torch.tensor(labels).sort().values
+    )
+
+
 def test_a_parquet_bomb_is_refused(tmp_path: Path) -> None:
     table = pa.table({"image": [bytes(4_000_000)] * 20, "label": [0] * 20})
     pq.write_table(table, tmp_path / "bomb.parquet", compression="zstd", use_dictionary=False)

@@ -104,7 +104,8 @@ def open_parquet(path: Path) -> Any:
         groups = [file.metadata.row_group(g) for g in range(file.num_row_groups)]
         chunks = [group.column(c) for group in groups for c in range(group.num_columns)]
         texts = {chunk.path_in_schema for chunk in chunks if chunk.physical_type == "BYTE_ARRAY"}
-        file = reader.ParquetFile(path, read_dictionary=sorted(texts))
+        flat = {field.name for field in file.schema_arrow if not field.type.num_fields}  # arrow joins no others
+        file = reader.ParquetFile(path, read_dictionary=sorted(texts & flat))
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
         raise FedfewError("E204", where, f"it cannot be read as parquet ({error})") from None
     widths = [file.schema.column(c).length or VALUE for c in range(len(file.schema))] * len(groups)
@@ -123,7 +124,7 @@ def _parquet_rows(path: Path, columns: Columns) -> ImageRows:
         try:
             for batch in file.iter_batches(ROWS_AT_ONCE, columns=wanted):
                 yield from map(_cells_of(columns), batch.to_pylist())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, NotImplementedError) as error:
             raise FedfewError("E202", where, f"it is damaged ({error})") from None
 
     return ImageRows(path.stem, cells(), _names_in(notes, columns[1]))

@@ -229,10 +229,19 @@ def _npy(path: Path) -> dict[str, Column]:
 def _parquet(path: Path) -> dict[str, Column]:
     file, where = open_parquet(path), shown(path)
     try:
-        table = file.read()
+        table = file.read([field.name for field in file.schema_arrow if _is_column(field.type)])
         return {name: _array(table.column(name), f"{where}, column {name}") for name in table.column_names}
     except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's own errors are kinds of these
         raise FedfewError("E202", where, f"it is damaged, or has a column that cannot be read ({error})") from None
+
+
+def _is_column(kind: Any) -> bool:
+    """Whether it holds text, numbers or vectors; lists of text, and structs, are neither."""
+    types, nested = import_optional("pyarrow", "fedfew[data]", "parquet").types, kind
+    while types.is_list(nested) or types.is_large_list(nested) or types.is_fixed_size_list(nested):
+        nested = nested.value_type
+    is_number = types.is_boolean(nested) or types.is_integer(nested) or types.is_floating(nested)
+    return bool(is_number or (nested is kind and not types.is_nested(kind)))
 
 
 def _array(column: Any, where: str) -> Column:
