@@ -24,6 +24,7 @@ from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
 from fedfew.secure import messages
 from fedfew.secure.messages import AGREE, KEYS, MASKED, NONCE, REVEAL, ROWS, SHARES, SITES, STEP, WEIGHTS
+from fedfew.secure.terms import Terms
 
 NINE = TINY | {"clients": 9, "participation": 1.0, "rounds": 2, "method.name": "fedavg"}
 SECURE = {"privacy.sums": "secure"}
@@ -280,6 +281,20 @@ def test_a_round_has_no_second_sum_of_other_clients_unless_with_noise(noise: dic
     assert asked(parts, without(8), fleet, round=1)[0].summed == tuple(range(8))
     again, _ = asked(parts, lambda step, sent: sent, fleet)  # a server that was killed repeats a round
     assert again.summed == tuple(range(9))
+
+
+def test_a_round_has_no_second_sum_with_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedFreq's may leave out one client, whose part would be the difference."""
+    parts, weigh = parts_of(aggregator__name="fedfreq"), Terms.of
+    fleet = InlineFleet(sites_of(parts.config, parts.federation, parts.network))
+    assert asked(parts, lambda step, sent: sent, fleet)[0].summed == tuple(range(9))
+
+    def without_8(round: int, weights: Mapping[int, float], *rest: Any) -> Terms:
+        return weigh(round, {**weights, 8: 0.0}, *rest)
+
+    monkeypatch.setattr(Terms, "of", without_8)
+    answers, told = asked(parts, lambda step, sent: sent, fleet)
+    assert not answers.updates and set(told.refusals(AGREE)) == set(range(9))
 
 
 def test_an_interrupted_run_repeats_the_round_with_new_keys_and_ends_equal(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A client's part in the sums of a run: answers each step, trains at the third, and keeps its secrets to itself.
 
-Sums of one round over two sets of sites differ by the parts of few, so without noise it helps to open one set a round.
+Sums of one round over two sets of sites, or with two sets of weights, differ by the parts of few, so without noise it
+helps to open one a round.
 """
 
 import hashlib
@@ -64,12 +65,12 @@ class SumClient:
             return self._masked(own, terms, payload, train)
         if step == messages.AGREE:
             arrived = messages.read_table(payload, 0)
-            if _opened(kept, round) not in (b"", _mark(arrived)) and not self.rules.noise:
+            if _opened(kept, round) not in (b"", _mark(terms, arrived)) and not self.rules.noise:
                 raise refusal("this round already has a sum, of other sites")
             return messages.single(site.agree(own, arrived, identity))
         revealed = site.reveal(own, messages.read_table(payload, SIGNATURE), identity)
         if not _opened(kept, round):
-            row = torch.frombuffer(bytearray(round.to_bytes(8) + _mark(own.signed)), dtype=torch.uint8)
+            row = torch.frombuffer(bytearray(round.to_bytes(8) + _mark(terms, own.signed)), dtype=torch.uint8)
             kept[_OPENED] = torch.cat([kept.get(_OPENED, row[:0]), row])
         return messages.table(revealed)
 
@@ -118,8 +119,10 @@ def _step(payload: Payload) -> int:
     return int(number)
 
 
-def _mark(sites: Collection[int]) -> bytes:
-    return hashlib.sha256(str(sorted(sites)).encode()).digest()
+def _mark(terms: Terms, arrived: Collection[int]) -> bytes:
+    """Of the sites of a sum and their weights: another weight for one shows its part just as its absence does."""
+    told = [(site, weight) for site, weight in zip(terms.sites, terms.weights, strict=True) if site in arrived]
+    return hashlib.sha256(str(sorted(told)).encode()).digest()
 
 
 def _opened(kept: Kept, round: int) -> bytes:
