@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from flwr.app import ArrayRecord, Context, Message
@@ -42,6 +42,7 @@ def train(
     state: str | Path = "",
     max_epsilon: float = 0.0,
     delta: float = 1e-5,
+    unit: Literal["site", "image"] = "site",
 ) -> Message:
     """The reply to a message of the server's `run`: ``model`` trained on ``samples``, which need no labels.
 
@@ -50,7 +51,8 @@ def train(
 
     A run with ``privacy.noise`` needs ``state``, a folder of this node's that lasts: for the noisy answer, which a
     message that comes again gets again, and for ``privacy.json``, the account of all answers. Beyond ``max_epsilon`` at
-    ``delta`` (0: no limit) the node gives none.
+    ``delta`` (0: no limit) the node gives none. ``unit`` is what this ε is of, whatever the server's settings say: all
+    images of the node, or the images of one person.
     """  # fmt: skip
 
     def answer() -> tuple[dict[str, Any], Arrays]:
@@ -65,9 +67,9 @@ def train(
         if ready.noise or max_epsilon:
             if not state:
                 why = "noisy answers and their account need a folder that lasts: pass state= to fedfew.flower.train"
-                raise FedfewError("E417", "privacy", why)
+                raise FedfewError("E417", "limits", why)
             Path(state).mkdir(parents=True, exist_ok=True)
-            budget = PrivacyBudget(Path(state) / "privacy.json", max_epsilon, delta, ready.privacy.unit)
+            budget = PrivacyBudget(Path(state) / "privacy.json", max_epsilon, delta, unit)
             make = partial(make, partial(budget.charge, ready.privacy))
             asked = f"{hash_of(head, arrays)}/{digest(data.numpy().tobytes())}"
             answers, sent = packed(given_once(Path(state), asked, make))
