@@ -24,7 +24,7 @@ from fedfew.deploy.messages.frames import encode, receive, send
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.server_app import run_description
 from fedfew.deploy.site.build import real_site
-from fedfew.deploy.site.files import PrivacyBudget
+from fedfew.deploy.site.files import Memory, PrivacyBudget
 from fedfew.deploy.site.images import load_samples
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite, _exchange
@@ -324,6 +324,18 @@ def test_a_real_site_sends_no_class_sum_of_few_images_and_refuses_sharp_scores(
         ("scale", torch.ones(20, shape.width)), ("mix", -payload["mix"]),
     ):  # fmt: skip
         assert ask(payload | {name: value}, name) == {"client": 1, "code": "E419"}
+
+
+def test_a_clients_memory_is_that_of_before_the_round(tmp_path: Path) -> None:
+    memory = Memory(tmp_path, "run", 3)
+    assert memory.before(0) == {}
+    for t in range(5):
+        memory.write(t, {"x": torch.full((2,), float(t))})
+    assert memory.before(4)["x"].tolist() == [3.0, 3.0]
+    assert len(list(tmp_path.iterdir())) == 3
+    memory.write(3, {"x": torch.full((2,), 9.0)})  # the server fell back to round 3: round 4 never was
+    assert memory.before(5)["x"].tolist() == [9.0, 9.0] and memory.before(3)["x"].tolist() == [2.0, 2.0]
+    assert Memory(tmp_path, "another", 3).before(9) == {}
 
 
 def test_a_run_gets_as_many_answers_as_the_site_gives(tiny: Tiny, images: Path, tmp_path: Path) -> None:
