@@ -1,5 +1,6 @@
 """Replies that do not fit into memory: the same bits from disk; and no copies or memory that grow with the clients."""
 
+import errno
 import gc
 import os
 import subprocess
@@ -9,6 +10,7 @@ from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -77,6 +79,18 @@ def test_a_disk_that_cannot_take_the_replies_is_told(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(FedfewError, match=r"E305.*do not fit"):
         ReplySpill(0).put(REPLY)
+
+
+def test_a_file_that_could_not_be_made_spoils_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedfew.core.spill.FILE", 1 << 13)  # one reply in a file
+    spill = ReplySpill(0)
+    first, turned = spill.put(REPLY), {"psi": -REPLY["psi"]}
+    with monkeypatch.context() as full:
+        full.setattr("fedfew.core.spill.mmap.mmap", Mock(side_effect=OSError(errno.ENOMEM, "no memory")))
+        with pytest.raises(FedfewError, match=r"E305.*no memory"):
+            spill.put(REPLY)
+    assert torch.equal(spill.put(turned)["psi"], turned["psi"])
+    assert torch.equal(first["psi"], REPLY["psi"])
 
 
 KINDS = ("fedmix", "fedmatch", "ds-fl", "scaffold", "fedmoments", "compressed")

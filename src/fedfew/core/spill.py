@@ -70,9 +70,9 @@ class ReplySpill:
         if not size:
             return partial(torch.empty, tensor.shape, dtype=tensor.dtype)
         if self._file is None or self._map is None or self._end + size > len(self._map):
-            self._file, self._end = tempfile.TemporaryFile(), 0  # noqa: SIM115 - closed with its last use
-            self._file.truncate(max(size, FILE))
-            self._map = mmap.mmap(self._file.fileno(), 0)
+            file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its last use
+            file.truncate(max(size, FILE))
+            self._file, self._map, self._end = file, mmap.mmap(file.fileno(), 0), 0
         start, left = self._end, tensor.view(-1).view(torch.uint8).numpy().data
         while left:  # a full disk is an error of the write; a write to the map would end the process
             left = left[os.pwrite(self._file.fileno(), left, start + size - len(left)) :]
