@@ -18,7 +18,7 @@ OBJECTIVES: "Registry[Callable[..., Objective]]" = Registry(
         "mean-teacher": ("consistency:MeanTeacher", "Tarvainen & Valpola 2017: agree with a moving average."),
         "mixmatch": (
             "pseudo_labels:MixMatch",
-            "MixMatch (Berthelot et al. 2019): guessed labels, sharpened; MixUp.",
+            "MixMatch (Berthelot et al. 2019): guessed labels, sharpened, and MixUp.",
         ),
         "uda": ("pseudo_labels:UDA", "UDA (Xie et al. 2020): a sharpened weak view is the target of a strong view."),
         "fixmatch": ("pseudo_labels:FixMatch", "FixMatch (Sohn et al. 2020): a sure weak view labels a strong one."),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
 BOUNDS = ("server-only", "all-labels", "pooled")
 NAMES = "labels-names"
 """The baseline that knows the classes' names, which says what they add to the labels."""
+REFERENCES = (*BOUNDS, NAMES)
 TITLES = {"all-labels": "FedAvg with true labels", NAMES: "labels + names"}
 State = Literal["starting", "warm-up", "running", "finished", "stopped"]
 
@@ -147,7 +148,7 @@ class Run:
     @property
     def title(self) -> str:
         """The method and, if clients take part, the aggregation rule."""
-        if self.method in (*BOUNDS, NAMES):
+        if self.method in REFERENCES:
             return TITLES.get(self.method, self.method)
         return f"{self.method} + {self.aggregator}"
 
@@ -156,7 +157,7 @@ class Run:
         """Settings of its method and aggregator that are not as published, each with the published value."""
         from fedfew.config.tables import deviations
 
-        return {} if self.method in (*BOUNDS, NAMES) else deviations(self.flat)
+        return {} if self.method in REFERENCES else deviations(self.flat)
 
     @property
     def unpublished(self) -> str:

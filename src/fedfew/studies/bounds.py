@@ -13,7 +13,7 @@ from typing import Any
 from fedfew.core.errors import FedfewError
 from fedfew.methods import METHODS
 from fedfew.models.backbones.imagenet import classes_named
-from fedfew.runs.run import BOUNDS, NAMES, TITLES, Run
+from fedfew.runs.run import BOUNDS, NAMES, REFERENCES, TITLES, Run
 from fedfew.runs.summary import HEADLINE
 from fedfew.transforms import MEASURED
 
@@ -157,10 +157,7 @@ class Pairing:
     def __init__(self, runs: Iterable[Run], name: str = BASELINE, keys: Sequence[str] = ()) -> None:
         self.name, self.keys = name, keys if name in LOWER else (*keys, *PASSES)
         self._shared: Sequence[str] = ()
-        if name not in (
-            *BOUNDS,
-            NAMES,
-        ):  # any other method: the clients' settings are its own, unless all methods vary in them
+        if name not in REFERENCES:  # the clients' settings are a method's own, unless all methods vary in them
             self.keys = PASSES[:1]
             self._shared = [key for key in keys if not key.startswith(("method.", "aggregator."))]
         self._by_scenario: dict[str, list[Run]] = {}
@@ -178,7 +175,7 @@ class Pairing:
         others = [other for other in comparable if other.path != run.path]
         recipes = {other: [] if self.name == NAMES else other_recipe(run, other) for other in others}
         same = [other for other in recipes if other.seeds == run.seeds]
-        if len(same) > 1 and self.name not in (*BOUNDS, NAMES):
+        if len(same) > 1 and self.name not in REFERENCES:
             same = [o for o in same if all(o.flat.get(k) == run.flat.get(k) for k in self._shared)] or same
             if several := varying([settings(other) for other in same]):
                 return Bound(self.name, tuple(same), True, tuple(several))

@@ -11,7 +11,7 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.data import noun_of
 from fedfew.runs.intervals import Interval, of_accuracy, of_pair
-from fedfew.runs.run import BOUNDS, NAMES, Run
+from fedfew.runs.run import BOUNDS, REFERENCES, Run
 from fedfew.runs.statistics import Judged
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def verdict(run: Run, bounds: "Sequence[Bound]") -> Verdict | None:
     Bounds get no verdict: what true labels bring is not what the sites' images bring.
     """
     lower = next((b for b in bounds if b.name == BASELINE), None)
-    if run.method in (*BOUNDS, NAMES) or lower is None or not lower.runs or lower.mismatch or lower.unfinished:
+    if run.method in REFERENCES or lower is None or not lower.runs or lower.mismatch or lower.unfinished:
         return None
     labels = sum(run.classes.get("server", ())) or run.labels
     return weigh([run], lower.runs[:1], labels)

@@ -12,7 +12,7 @@ from fedfew.data import noun_of
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import free_folder, siblings
-from fedfew.runs.run import BOUNDS, NAMES, Run
+from fedfew.runs.run import BOUNDS, NAMES, REFERENCES, Run
 from fedfew.runs.session import Session, reopen, start
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def note_sums(config: "Config") -> None:
 
 def has_baseline(config: "Config") -> bool:
     """Whether server-only training here says what the clients add."""
-    return config.method_name not in (*BOUNDS, NAMES) and bool(config.labels)
+    return config.method_name not in REFERENCES and bool(config.labels)
 
 
 def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Collection[str], json: bool) -> None:
