@@ -246,7 +246,8 @@ def test_groups_part_ways_and_their_models_go_out_again() -> None:
     site, method = server(network), grouping(groups=2)
     state = method.warm_up(method.start(theta(network)), site, seeded(0))
     updates = [ClientUpdate(k, {"psi": state.omega + k}, 5, {"steps": 1.0}) for k in range(4)]
-    after, _ = method.after_clients(answered(state, 4), updates, site, seeded(1))
+    after, outcome = method.after_clients(answered(state, 4), updates, site, seeded(1))
+    assert outcome.weights == pytest.approx(dict.fromkeys(range(4), 1 / 6)), "the server counts as one more client"
     models = after.extra["groups"]
     assert models.shape[0] == 2
     assert not torch.allclose(models[0], models[1])
