@@ -1,4 +1,4 @@
-"""From arms to runs: the configs of a figure's runs, and the order in which they are made."""
+"""The figures that need runs, the arms of each, and from arms to runs: their configs and their order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,8 @@ from fedfew.config.tables import scaled
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.studies.sweep import Cell
-from paper.arms import BEST, Arm, Overrides
-from paper.figures import arms_of
+from paper.arms import BEST, PAPER, TITLES, Arm, Overrides
+from paper.few import FEW, SETTINGS, SITES, few_labels
 
 ArmKey = tuple[str, str]
 Cells = dict[tuple[ArmKey, int], Cell]
@@ -28,6 +28,25 @@ class Plan:
     overrides: Overrides = field(default_factory=dict)
     """``--set``: a setting that an arm's method does not have is not applied to that arm."""
     first_seed: int = 0
+
+
+def _few_labels() -> list[Arm]:
+    return [arm for setting in few_labels() for arm in setting.arms()]
+
+
+def _sites() -> list[Arm]:
+    return [arm for settings in SETTINGS.values() for setting in settings for arm in setting.arms()]
+
+
+FIGURES = PAPER | {FEW: _few_labels, SITES: _sites}
+"""In the order in which ``all`` runs them; Figure 3 needs no run."""
+
+
+def arms_of(figure: str) -> list[Arm]:
+    """The arms of a figure."""
+    if figure not in FIGURES:
+        raise FedfewError("E105", "figure", f"{figure!r} is unknown", f"Known: {', '.join(TITLES)}, all, report")
+    return FIGURES[figure]()
 
 
 def cells(plan: Plan, figures: Iterable[str]) -> dict[str, Cells]:

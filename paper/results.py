@@ -9,8 +9,7 @@ from fedfew.runs.intervals import Interval
 from fedfew.runs.run import Run
 from fedfew.studies.tables import as_csv
 from paper.arms import Arm
-from paper.figures import arms_of
-from paper.plan import ArmKey
+from paper.plan import ArmKey, arms_of
 from paper.study import Request, Study
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from paper.arms import IID, LEVELS, MIXES, NON_IID, mix_label
 from paper.claims import CLAIMS, partitions
-from paper.figures import arms_of
 from paper.measures import Agrees, Judge, Verdict
+from paper.plan import arms_of
 from paper.results import ArmResult, Results, last_scored
 from tests.runs.own_runs import by_hand, flat
 

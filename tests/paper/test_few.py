@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from paper.few import OURS, SETTINGS, STEPS, VIEWS, few_labels
-from paper.figures import arms_of
 from paper.goals import at_sites, by_skew
 from paper.measures import Verdict
-from paper.plan import Plan, cells, in_order
+from paper.plan import Plan, arms_of, cells, in_order
 from paper.results import ArmResult, Results
 from tests.runs.own_runs import flat
 
