@@ -160,10 +160,10 @@ def flower(
         known = ", ".join(name for name in dir(partitioners) if name.endswith("Partitioner"))
         raise FedfewError("E103", "partition.partitioner", f"no partitioner {partitioner!r}; there are {known}")
     columns = {"label": labels, "index": np.arange(len(labels))} | ({} if users is None else {"user": users})
-    given = {"num_partitions": clients, "partition_by": "label", "seed": int(rng.integers(2**31))}
+    settings = {"num_partitions": clients, "partition_by": "label", "seed": int(rng.integers(2**31))}
     try:
-        given = {key: value for key, value in given.items() if key in signature(kind).parameters}
-        made = kind(**given | json.loads(arguments))
+        settings = {key: value for key, value in settings.items() if key in signature(kind).parameters}
+        made = kind(**settings | json.loads(arguments))
         made.dataset = datasets.Dataset.from_dict(columns)
         shares = [np.asarray(made.load_partition(k)["index"], np.int64) for k in range(made.num_partitions)]
     except Exception as error:  # the package, or an argument that it does not take, may fail in any way

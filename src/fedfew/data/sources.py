@@ -83,17 +83,17 @@ def _fetch_medmnist(file: str, source_path: Path | None, report: Callable[[str],
     target, (url, md5) = medmnist_path(file), medmnist_files()[file]
     with tempfile.TemporaryDirectory(prefix="fedfew-") as temporary:
         try:
-            found = source_path or _download([url], MEDMNIST_CAP, Path(temporary))
-            found = found / target.name if found.is_dir() else found
-            with found.open("rb") as content:
+            source = source_path or _download([url], MEDMNIST_CAP, Path(temporary))
+            source = source / target.name if source.is_dir() else source
+            with source.open("rb") as content:
                 same = hashlib.file_digest(content, "md5").hexdigest() == md5
         except (OSError, HTTPException) as error:
             remedy = f"Download {url} and run `fedfew data fetch {file} --from PATH`."
             raise FedfewError("E203", f"dataset {file}", f"it cannot be had ({error})", remedy) from error
         if not same:
-            raise FedfewError("E202", str(found), f"it is not {file} of MedMNIST: its MD5 differs")
+            raise FedfewError("E202", str(source), f"it is not {file} of MedMNIST: its MD5 differs")
         with new_folder(target.parent) as folder:
-            shutil.copyfile(found, folder / target.name)
+            shutil.copyfile(source, folder / target.name)
         report(f"{file} read from {source_path or url}")
     return target
 

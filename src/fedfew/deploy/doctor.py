@@ -106,11 +106,11 @@ def _listed(versions: dict[str, str]) -> str:
 
 
 def _own_port(plan: ServerPlan) -> str:
-    place = f"{plan.listen}:{plan.bound}"
+    address = f"{plan.listen}:{plan.bound}"
     if answers(plan.listen, plan.bound, plan.ca):
-        return f"{place}: the server is running"
+        return f"{address}: the server is running"
     check_port(plan.listen, plan.bound)
-    return f"{place} is free"
+    return f"{address} is free"
 
 
 def _room(folder: Path) -> str:

@@ -111,8 +111,8 @@ class ServerPlan(Plan):
 
     def of_site(self, name: str) -> "SitePlan":
         """What a site has to know."""
-        place = {key: getattr(self, key) for key in ("network", "host", "port")}
-        return SitePlan(folder=Path(), name=name, number=self.sites.index(name), sites=len(self.sites), **place)
+        server = {key: getattr(self, key) for key in ("network", "host", "port")}
+        return SitePlan(folder=Path(), name=name, number=self.sites.index(name), sites=len(self.sites), **server)
 
 
 @dataclass(frozen=True, kw_only=True)

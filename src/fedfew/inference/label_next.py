@@ -37,8 +37,8 @@ def label_next(
 ) -> tuple[list[dict[str, Any]], Found]:
     """Choose up to ``count`` of the samples below the paths: a row for each, best first, and what there was."""
     about, network = run.about_model(), run.network()
-    found = find_samples(about, paths, report, str(run.flat.get("dataset.label", "")))
-    features, probabilities = embed(network, found.samples)
+    inputs = find_samples(about, paths, report, str(run.flat.get("dataset.label", "")))
+    features, probabilities = embed(network, inputs.samples)
     probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
     rows = []
     for rank, pick in enumerate(choose(probabilities, features, count), 1):
@@ -49,7 +49,7 @@ def label_next(
         rows.append(
             {
                 "rank": rank,
-                found.kind: found.names[pick.index],
+                inputs.kind: inputs.names[pick.index],
                 "label": names[0],
                 "probability": round(shares[0], 4),
                 "second": names[1],
@@ -59,7 +59,7 @@ def label_next(
                 "reason": reason(names, shares, pick),
             }
         )
-    return rows, found
+    return rows, inputs
 
 
 def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:

@@ -133,12 +133,12 @@ def predict_files(
     them for the class mix that label-shift EM finds in the images themselves.
     """
     about = run.about_model()
-    found = find_samples(about, paths, report)
-    probabilities, prior = run.network().probabilities(found.samples), None
+    inputs = find_samples(about, paths, report)
+    probabilities, prior = run.network().probabilities(inputs.samples), None
     scale = float(about.get("temperature", 1.0)) if calibrate or adapt_prior else 1.0
     if adapt_prior:
         probabilities, prior = adapt(probabilities, about)
     elif calibrate:
         probabilities = tempered(probabilities, scale)
     classes = tuple(about["classes"])
-    return Predictions(found.names, probabilities, classes, found.problems, found.kind, prior, scale)
+    return Predictions(inputs.names, probabilities, classes, inputs.problems, inputs.kind, prior, scale)

@@ -23,7 +23,7 @@ VALUE_BYTES = 4
 def known(state: ServerState, kind: str) -> dict[int, Tensor]:
     """What the server keeps of each client: its model (``client``) or its embedding (``embedding``)."""
     names = ((name.partition("/"), tensor) for name, tensor in state.extra.items())
-    return {int(client): tensor for (what, _, client), tensor in names if what == kind}
+    return {int(client): tensor for (part, _, client), tensor in names if part == kind}
 
 
 def last_seen(state: ServerState) -> dict[int, int]:
@@ -86,9 +86,9 @@ def patched(state: ServerState, updates: Updates, sent: Vector, prefix: str = ""
     """ψ_k or σ_k of each client: the values sent, with its changed entries."""
     spill = ReplySpill()
 
-    def whole(update: ClientUpdate) -> Vector:
+    def vector_of(update: ClientUpdate) -> Vector:
         vector = sent.clone()
         vector[update.reply[f"{prefix}index"].long()] += update.reply[f"{prefix}change"]
         return spill.put({"": vector})[""]
 
-    return contributions(state, updates, vector=whole)
+    return contributions(state, updates, vector=vector_of)

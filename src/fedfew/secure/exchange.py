@@ -258,9 +258,9 @@ class SecureExchange:
             metrics["noise"] = codec.noise_of(len(arrived))
         update = ClientUpdate(arrived[0], reply, images, metrics)
         fault = clients.gate.check(update, payload, _of_sum(codec.schema, self.rules), max(images, 0))
-        found = [] if fault else [screen.measure(reply, payload)]
-        none = [Measurement(dict.fromkeys(one.lengths, 0.0), 0.0) for one in found]  # it is compared with no change
-        judged = screen.judge(dict(enumerate(found + none))).refused
+        measured = [] if fault else [screen.measure(reply, payload)]
+        none = [Measurement(dict.fromkeys(one.lengths, 0.0), 0.0) for one in measured]  # it is compared with no change
+        judged = screen.judge(dict(enumerate(measured + none))).refused
         for refused in (fault, *judged.values()):
             if refused is not None:
                 raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of {len(arrived)} clients: {refused.reason}")

@@ -50,12 +50,12 @@ def image_folder(
 def _users(folder: Folder, pattern: str) -> list[str]:
     """The user of every image."""
     try:
-        found = [re.search(pattern, file.path) for file in folder.files]
-        names = [match[1] for match in found if match]
+        matches = [re.search(pattern, file.path) for file in folder.files]
+        names = [match[1] for match in matches if match]
     except (re.error, IndexError) as error:
         raise FedfewError("E103", "dataset.user", f"{pattern!r} is no pattern with a group ({error})") from None
-    if len(names) < len(found):
-        missing = shown(folder.files[[match is None for match in found].index(True)].path)
+    if len(names) < len(matches):
+        missing = shown(folder.files[[match is None for match in matches].index(True)].path)
         raise FedfewError("E103", "dataset.user", f"{pattern!r} does not occur in {missing}")
     return names
 

@@ -152,9 +152,9 @@ def read_parts(path: str, label: str, site: str, split: str, text: str = "") -> 
 
 def _of_folder(root: Path, label: str, site: str) -> SplitRows:
     files = {part: [file for file in sorted(root.glob(f"{part}.*")) if is_rows(file)] for part in ("server", "test")}
-    if [len(found) for found in files.values()] not in ([1, 0], [1, 1]):
-        found = ", ".join(shown(file.name) for part in files.values() for file in part) or "neither of them"
-        raise FedfewError("E206", shown(root), f"one server file and at most one test file are needed: {found}", LAYOUT)
+    if [len(part) for part in files.values()] not in ([1, 0], [1, 1]):
+        names = ", ".join(shown(file.name) for part in files.values() for file in part) or "neither of them"
+        raise FedfewError("E206", shown(root), f"one server file and at most one test file are needed: {names}", LAYOUT)
     server = read_rows(files["server"][0])
     test = read_rows(files["test"][0]) if files["test"] else server.take(np.arange(0))
     sites = {shown(file.stem): read_rows(file) for file in sorted((root / "clients").glob("*.*")) if is_rows(file)}

@@ -76,8 +76,8 @@ class Rows:
 
     def fault(self, row: int, column: str, message: str, remedy: str) -> FedfewError:
         """E213 for one cell."""
-        place = f"{self.where} {self.unit} {self.numbers[row]}, column {column}"
-        return FedfewError("E213", place, message, remedy)
+        cell = f"{self.where} {self.unit} {self.numbers[row]}, column {column}"
+        return FedfewError("E213", cell, message, remedy)
 
     def column(self, name: str) -> Column:
         """A column; E204 if there is none of this name."""
@@ -114,8 +114,8 @@ def read_rows(path: Path) -> Rows:
     columns = {name: array.astype(object) if array.dtype.kind in "US" else array for name, array in columns.items()}
     lengths = {name: len(array) for name, array in columns.items() if array.ndim}
     if not columns or len(lengths) < len(columns) or len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name} {array.shape}" for name, array in columns.items()) or "nothing usable"
-        raise FedfewError("E204", shown(path), f"it holds {found}", "It needs x (N×d) and, where known, label (N)")
+        contents = ", ".join(f"{name} {array.shape}" for name, array in columns.items()) or "nothing usable"
+        raise FedfewError("E204", shown(path), f"it holds {contents}", "It needs x (N×d) and, where known, label (N)")
     if names is not None and "label" in columns and columns["label"].dtype.kind in "iu":
         numbers = columns["label"].astype(np.int64)
         if numbers.size and not -1 <= numbers.min() <= numbers.max() < names.size:

@@ -131,9 +131,9 @@ class Images(Samples):
 
     def fault(self) -> str:
         if self.data.dtype != torch.uint8 or self.data.dim() != 4:
-            what = f"images are {self.data.dtype} of {self.data.dim()} dimensions, not uint8 N×C×H×W"
+            problem = f"images are {self.data.dtype} of {self.data.dim()} dimensions, not uint8 N×C×H×W"
             floats = "; multiply floats from 0 to 1 by 255, or use Vectors for what are no pixels"
-            return what + (floats if self.data.is_floating_point() else "")
+            return problem + (floats if self.data.is_floating_point() else "")
         return ""
 
     def standardizer(self, *others: Self) -> Callable[[Self], Self]:

@@ -63,10 +63,10 @@ class SiteTerms:
     """Most memory of the process that trains, in GB; 0: three quarters of the machine's."""
 
 
-def site_terms(folder: Path, given: Mapping[str, Any] | None = None) -> SiteTerms:
-    """The terms in a site's folder; ``given`` on the command line come first. E511 if the file is not valid."""
-    path, given = folder / LIMITS, given or {}
-    stated = {name: value for name, value in given.items() if value not in (None, ())}
+def site_terms(folder: Path, options: Mapping[str, Any] | None = None) -> SiteTerms:
+    """The terms in a site's folder; ``options`` on the command line come first. E511 if the file is not valid."""
+    path, options = folder / LIMITS, options or {}
+    stated = {name: value for name, value in options.items() if value not in (None, ())}
     return read_settings(SiteTerms, path, stated, None if path.exists() else b"")
 
 
@@ -98,9 +98,9 @@ def check_payload(payload: Payload, schema: Schema, layout: Layout, largest: flo
         if tensor.numel() > TIMES_THE_MODEL * layout.size + _ROOM:
             raise FedfewError("E419", name, f"has {tensor.numel():,} entries")
         if tensor.is_floating_point() and tensor.numel():
-            found = float(tensor.abs().max())  # NaN if one entry is
-            if not found <= largest:
-                raise FedfewError("E419", name, f"its largest entry is {found:g}; the limit is {largest:g}")
+            largest_entry = float(tensor.abs().max())  # NaN if one entry is
+            if not largest_entry <= largest:
+                raise FedfewError("E419", name, f"its largest entry is {largest_entry:g}; the limit is {largest:g}")
     for near in {expected.near for expected in schema.values() if expected.near}:
         if near not in payload or tuple(payload[near].shape) != (layout.size,) or not payload[near].is_floating_point():
             raise FedfewError("E419", near, f"is missing, or is not a vector of {layout.size:,} numbers")

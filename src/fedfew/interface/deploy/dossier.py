@@ -96,15 +96,15 @@ def _sizes(folder: Path) -> dict[str, str]:
     """What the server keeps, and how much of it there is."""
     kept = {"runs with their checkpoints": ("run*",), "Flower's messages": ("state.db*", "flower"), "logs": ("logs",)}
     kept |= {"audit log": ("audit.jsonl",), "keys and certificates": ("keys", "*.crt", "*.key")}
-    found = {name: [p for pattern in patterns for p in folder.glob(pattern)] for name, patterns in kept.items()}
-    files = {name: [f for p in paths for f in ([p] if p.is_file() else p.rglob("*"))] for name, paths in found.items()}
+    roots = {name: [p for pattern in patterns for p in folder.glob(pattern)] for name, patterns in kept.items()}
+    files = {name: [f for p in paths for f in ([p] if p.is_file() else p.rglob("*"))] for name, paths in roots.items()}
     return {name: size(sum(f.stat().st_size for f in some if f.is_file())) for name, some in files.items()}
 
 
 def packages() -> list[tuple[str, str, str]]:
     """Name, version and licence of what is installed with fedfew: a bill of materials of this machine."""
-    found = {one.name.lower(): (one.name, one.version, _licence(one)) for one in metadata.distributions()}
-    return [found[name] for name in sorted(found)]
+    packages = {one.name.lower(): (one.name, one.version, _licence(one)) for one in metadata.distributions()}
+    return [packages[name] for name in sorted(packages)]
 
 
 def _licence(package: metadata.Distribution) -> str:
@@ -119,28 +119,28 @@ def risks(
     plan: ServerPlan, runs: Sequence[dict[str, Any]], sites: Sequence[SiteFacts], ends: dict[str, datetime]
 ) -> list[str]:
     """What this network leaves open, as far as its files tell."""
-    found = []
+    risks = []
     for name, end in ends.items():
         if (days := (end - datetime.now(UTC)).days) < WARNING_DAYS:
-            found.append(f"The certificate of the {name} ends in {days} days.")
+            risks.append(f"The certificate of the {name} ends in {days} days.")
     for one in runs:
         title = one["run"].name
         if not one["privacy"] or one["privacy"]["epsilon"] is None:
-            found.append(f"Run {title}: no noise, so nothing bounds what the updates reveal.")
+            risks.append(f"Run {title}: no noise, so nothing bounds what the updates reveal.")
         if not one["secure"]:
-            found.append(f"Run {title}: the server sees the update of each site.")
+            risks.append(f"Run {title}: the server sees the update of each site.")
         if one["harm"]:
-            found.append(f"Run {title}: with the sites' images the model is worse than without.")
+            risks.append(f"Run {title}: with the sites' images the model is worse than without.")
         if one["verdict"] is None:
-            found.append(f"Run {title}: not compared with training on the labels alone.")
-    found += secrets_left(plan)
-    found += [f"Site {one.name}: its ledger is not whole: {one.fault}." for one in sites if one.fault]
+            risks.append(f"Run {title}: not compared with training on the labels alone.")
+    risks += secrets_left(plan)
+    risks += [f"Site {one.name}: its ledger is not whole: {one.fault}." for one in sites if one.fault]
     unknown = [name for name in plan.members if name not in {one.name for one in sites}]
     if unknown:
-        found.append(f"Limits and ledgers of {', '.join(unknown)} are not part of this document.")
-    found.append("Whoever can log in on the server's machine can do everything that the server can.")
-    found.append("In Flower the server names the code that a site runs; sites trust the server with that.")
-    return found
+        risks.append(f"Limits and ledgers of {', '.join(unknown)} are not part of this document.")
+    risks.append("Whoever can log in on the server's machine can do everything that the server can.")
+    risks.append("In Flower the server names the code that a site runs; sites trust the server with that.")
+    return risks
 
 
 def write_pdf(document: Path) -> Path | None:

@@ -113,7 +113,7 @@ def few_heard(
 
 def many_heard(
     extra: Mapping[str, Tensor], answers: Sequence[Answer], weights: Weights, images: float, step: int,
-    *, whole: bool = False,
+    *, everybody: bool = False,
 ) -> Heard:  # fmt: skip
     """With these answers, where they are collected until they cover as many images as were surveyed.
 
@@ -121,7 +121,7 @@ def many_heard(
     state = collect(extra, answers, weights(answers))
 
     def advanced() -> tuple[dict[str, Tensor], Tensor]:
-        everyone = whole and float(state["collected_images"]) >= images
+        everyone = everybody and float(state["collected_images"]) >= images
         after = online(state, step, everyone=everyone)
         return after, images * after["sums"]
 

@@ -148,11 +148,11 @@ class FedMoments(Federated):
         own = label_model(x, labels, site.classes, fold, names_of(site) if self.names else None, moved)
         judged = fold != UNKNOWN
         before, factor = plain[:1, judged], factor_of(0, own.names > 0, site.classes, self.folds)
-        mine, beside = judged_share(own.held_out[:1, judged], before, before, labels[judged], factor).parts
+        mine, of_server = judged_share(own.held_out[:1, judged], before, before, labels[judged], factor).parts
         frame = Frame.of(x @ basis_of(site.network, self.directions), even=self.image_noise > 0)
         extra = {"origin": frame.origin, "scale": frame.scale, "own_names": torch.tensor(own.names)}
-        extra |= {"own": mine * as_model(site, own.weight, own.bias), "own_beside": scalar(beside)}
-        extra |= {"held_out": (mine * own.held_out + beside * plain).float(), "plain": plain.float()}
+        extra |= {"own": mine * as_model(site, own.weight, own.bias), "own_beside": scalar(of_server)}
+        extra |= {"held_out": (mine * own.held_out + of_server * plain).float(), "plain": plain.float()}
         return replace(state, omega=mixed(extra, sigma), sigma=sigma, extra=extra)
 
     def _trained(self, start: Vector, rounds: Iterable[int], site: ServerSite, rng: torch.Generator) -> Vector:
@@ -297,7 +297,7 @@ class FedMoments(Federated):
         weights = partial(self._weights, space=paths[0].space, shape=shape, scale=scale)
         images, step = Tally.of(state.extra, shape.width).images, int(state.extra["step"])
         if self.many:
-            news = many_heard(state.extra, answers, weights, images, step, whole=self.sums_only)
+            news = many_heard(state.extra, answers, weights, images, step, everybody=self.sums_only)
         else:
             news = few_heard(state.extra, answers, weights, images, step)
         extra, most = news.extra, news.heard >= self.hear * news.known
@@ -401,9 +401,9 @@ class FedMoments(Federated):
         seen, unseen = (least(scores[:, judged], own)[0] for scores in ((v @ weight + bias)[None], sites[:1]))
         if len(own) and exceeds(seen - unseen):
             share = NOTHING
-        mine, beside = share.parts
+        mine, of_server = share.parts
         part = as_model(site, mine * basis @ weight, mine * (bias - extra["origin"].double() @ weight))
-        return {"sites": part, "beside": scalar(beside)}, share.sites
+        return {"sites": part, "beside": scalar(of_server)}, share.sites
 
     def refused(self, payload: Payload, layout: Layout) -> str:
         """Units or models with which an image could count for more than its part, or stand alone in a sum."""

@@ -115,7 +115,7 @@ def prior_of(
         return value, skew, made[best]
 
     without = likely(0.0)
-    best = max(map(likely, SKEWS), key=lambda found: found[0]) if seen else without
+    best = max(map(likely, SKEWS), key=lambda one: one[0]) if seen else without
     denied = without[0] > best[0] + CLEAR
     _, skew, gamma = without if denied else best
     if alpha is None:

@@ -106,7 +106,7 @@ def label_model(
         scores = held_out(x, fold, moved, model)
         tried.append((float(cross_entropy(scores[0, judged], labels[judged])), penalty, named, scores))
     middle = (0.0, PENALTIES[len(PENALTIES) // 2], 0.0, torch.zeros(1, len(x), classes, dtype=x.dtype))
-    _, penalty, named, scores = min(tried, key=lambda found: found[0], default=middle)
+    _, penalty, named, scores = min(tried, key=lambda one: one[0], default=middle)
     return LabelModel(*fitted(x, labels, classes, penalty, 60, named, names), scores, named)
 
 

@@ -71,9 +71,9 @@ class Shift:
 def shift_of(survey: Survey, labeled: Tensor, labels: Tensor, classes: int, moved: Tensor) -> Shift | None:
     """The sites' shifts by survey, labeled images v (N×p) and their displacements ``moved`` (S×p); None without any."""
     model = Model.of(survey, labeled, labels, classes, moved)
-    found = max((model.likelihood(*point), point) for point in product(SCANNERS, OTHER, SKEWS))
-    gain = found[0] - max(model.likelihood(0.0, 0.0, skew) for skew in SKEWS)
-    scanners, other, skew = found[1]
+    likeliest = max((model.likelihood(*point), point) for point in product(SCANNERS, OTHER, SKEWS))
+    gain = likeliest[0] - max(model.likelihood(0.0, 0.0, skew) for skew in SKEWS)
+    scanners, other, skew = likeliest[1]
     if gain < CLEAR or not scanners:
         return None
     out = model.moved.T * (scanners / len(moved)) ** 0.5

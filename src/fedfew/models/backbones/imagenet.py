@@ -11,15 +11,15 @@ from torch import Tensor
 @lru_cache(maxsize=1)
 def members() -> dict[str, set[int]]:
     """The classes of each name, by WordNet's hierarchy (``imagenet.txt``)."""
-    found: dict[str, set[int]] = {}
+    numbers_of: dict[str, set[int]] = {}
     for line in (resources.files(__package__) / "imagenet.txt").read_text("utf-8").splitlines():
         if line.startswith("#"):
             continue
         names, _, ranges = line.rpartition(":")
         numbers = {n for span in ranges.split() for n in _span(*map(int, span.split("-")))}
         for name in names.split(", "):
-            found.setdefault(name.lower(), set()).update(numbers)
-    return found
+            numbers_of.setdefault(name.lower(), set()).update(numbers)
+    return numbers_of
 
 
 def _span(first: int, last: int | None = None) -> range:

@@ -53,8 +53,8 @@ class Graph(nn.Module):
         inputs = self.session.get_inputs()
         shape = list(inputs[0].shape)
         if len(inputs) != 1 or inputs[0].type != "tensor(float)" or len(shape) != 4 or shape[1] not in (1, 3):
-            found = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
-            message = f"{path} takes {found}; one batch of float images N×C×H×W with 1 or 3 channels is needed"
+            taken = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+            message = f"{path} takes {taken}; one batch of float images N×C×H×W with 1 or 3 channels is needed"
             raise FedfewError("E123", WHERE, message, "Export the encoder for such a batch")
         self.name, self.output = inputs[0].name, self.session.get_outputs()[0].name
         self.grey, self.single, self.side = shape[1] == 1, shape[0] == 1, shape[2] if isinstance(shape[2], int) else 0
@@ -93,18 +93,18 @@ def onnx_model(*, source: File = "", size: OwnSize = 0) -> Backbone:
 
 def _preprocess(graph: Graph, path: Path, size: int) -> Preprocess:
     """From the file's metadata, or from the image processor's settings next to it; E121 if there are neither."""
-    beside = path.with_name(CONFIG)
+    described = path.with_name(CONFIG)
     try:
         if KEY in graph.about:
             known: dict[str, Any] = json.loads(graph.about[KEY])
             mean, std = (tuple(float(value) for value in known[name]) for name in ("mean", "std"))
             own, filter_ = int(known["size"]), str(known.get("interpolation", "bicubic"))
             look = Preprocess(size or graph.side or own, mean, std, filter_)
-        elif beside.is_file():
-            known = json.loads(beside.read_text("utf-8"))
+        elif described.is_file():
+            known = json.loads(described.read_text("utf-8"))
             crop = known.get("crop_size") or known.get("size") or {}
             own = int(crop if isinstance(crop, int) else crop.get("height") or crop.get("shortest_edge") or 224)
-            look = preprocess_of(known, str(beside), size or graph.side or own)
+            look = preprocess_of(known, str(described), size or graph.side or own)
         else:
             message = f"{path} does not say how images are prepared for it"
             example = '{"size": 224, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}'

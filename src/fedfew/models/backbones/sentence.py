@@ -94,8 +94,8 @@ def sentence(
     from tokenizers import Tokenizer
     from transformers.utils import cached_file
 
-    found = find_spec(PACKAGE)
-    folder = source or str(Path(str(found and found.origin)).parent / "model")
+    package = find_spec(PACKAGE)
+    folder = source or str(Path(str(package and package.origin)).parent / "model")
     module: nn.Module = load(folder)
     try:
         with quiet():
