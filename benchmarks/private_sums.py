@@ -1,7 +1,7 @@
 """Accuracy of fedmoments against ε of a single image: noise on the sum over all sites, and at each site.
 
-    python -m benchmarks.private_sums run [--seeds 100 101 102]     a line of the CSV for each cell; may be repeated
-    python -m benchmarks.private_sums page                          table and figure of docs/understand/security.md
+    python -m benchmarks.private_sums run [--seeds 110 111 112] [--draws 3]    a line of the CSV a run; may be repeated
+    python -m benchmarks.private_sums page                                     table and figure of security.md
 
 CIFAR-10 as in the preset few-labels: 40 labels, 11,000 images at the sites (Dirichlet 0.1), all 10,000 test images. The
 sites' code, accounting, fixed point and noise are those of a run; masks are left out, because they cancel exactly in
@@ -10,6 +10,7 @@ the sum (tests/secure). With noise on the sum all sites stay, so it has √2 of 
 
 import argparse
 import csv
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -100,14 +101,17 @@ def accuracy(config: Config, parts: Parts) -> tuple[float, float]:
     return 100 * float(rounds[-1][1]["accuracy"] or 0.0), float(spent["epsilon"]) if spent else 0.0
 
 
-def run(seeds: list[int]) -> None:
+def run(seeds: list[int], draws: int) -> None:
     """Every cell that is not in the CSV yet."""
-    done = {(row["sites"], row["kind"], row["budget"], row["seed"]) for row in rows()}
+    done = Counter((row["sites"], row["kind"], row["budget"], row["seed"]) for row in rows())
     for seed in seeds:
         for sites in SITES:
             cells = [("labels alone", 0.0), ("labels + names", 0.0), ("open", 0.0), ("sum", 0.0)]
             cells += [(kind, budget) for kind in ("sum", "site") for budget in EPSILONS]
-            left = [cell for cell in cells if (str(sites), cell[0], f"{cell[1]:g}", str(seed)) not in done]
+            left = []
+            for kind, budget in cells:
+                made = done[str(sites), kind, f"{budget:g}", str(seed)]
+                left += [(kind, budget)] * ((draws if budget else 1) - made)
             parts = assemble(settings("open", 0.0, sites, seed)) if left else None
             for kind, budget in left:
                 assert parts is not None
@@ -128,9 +132,10 @@ def rows() -> list[Row]:
 
 
 def values_of(table: list[Row], sites: int, kind: str, budget: float = 0.0) -> list[float]:
-    """The accuracies of a cell, by seed."""
+    """The accuracies of a cell, by seed: means over the draws of noise."""
     chosen = [r for r in table if (r["sites"], r["kind"], r["budget"]) == (str(sites), kind, f"{budget:g}")]
-    return [float(r["accuracy"]) for r in sorted(chosen, key=lambda r: int(r["seed"]))]
+    seeds = sorted({int(r["seed"]) for r in chosen})
+    return [mean(float(r["accuracy"]) for r in chosen if r["seed"] == str(seed)) for seed in seeds]
 
 
 def page() -> None:
@@ -179,7 +184,8 @@ def figure(table: list[Row]) -> Figure:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", choices=("run", "page"))
-    parser.add_argument("--seeds", type=int, nargs="*", default=[100, 101, 102])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[110, 111, 112])
+    parser.add_argument("--draws", type=int, default=3, help="draws of noise for each cell and seed (default: 3)")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    run(chosen.seeds) if chosen.what == "run" else page()
+    run(chosen.seeds, chosen.draws) if chosen.what == "run" else page()
