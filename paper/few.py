@@ -117,6 +117,7 @@ CLIPART: Overrides = {
 }
 SOLAR: Overrides = {"dataset.name": "benchmarks.packaged:solar", "dataset.unlabeled": 0, "clients": 10}
 FASHION: Overrides = {"dataset.name": "fashion-mnist"}
+LARGE: Overrides = {"model.size": 224}
 TAIL: Overrides = {"dataset.name": "benchmarks.odd_sites:long_tailed"}
 
 
@@ -164,7 +165,9 @@ SETTINGS: dict[str, list[Setting]] = {
         Setting("two of ten odd, μ = 0.3", _scanned(0.3, odd=2), extra=SEEN),
         Setting("two of ten odd, alike", _scanned(ALIKE, odd=2), extra=SEEN),
     ],
-    "Fewer clients, outages, other classes (CIFAR-10)": [
+    "Larger images, fewer clients, outages, other classes (CIFAR-10)": [
+        Setting("224 pixels, μ = 0.1", LARGE),
+        Setting("224 pixels, alike", LARGE, skew="IID"),
         Setting("10 clients, μ = 0.1", {"clients": 10}),
         Setting("5 clients, μ = 0.1", {"clients": 5}),
         Setting("10 clients, alike", {"clients": 10}, skew="IID"),
