@@ -24,8 +24,9 @@ from fedfew.core.types import ClientSite, ServerSite, ServerState, Trained
 from fedfew.methods.fedmoments import prior
 from fedfew.methods.fedmoments.basis import features
 from fedfew.methods.fedmoments.em import Shape, class_sums, linear
-from fedfew.methods.fedmoments.method import FEDMOMENTS, FedMoments, as_model
+from fedfew.methods.fedmoments.method import FEDMOMENTS, FedMoments
 from fedfew.methods.fedmoments.path import Path
+from fedfew.methods.fedmoments.server import as_model
 from fedfew.methods.pooled import POOLED, Pooled
 
 ALIKE = 1e9

@@ -16,7 +16,7 @@ from fedfew.runs.run import Run
 
 
 def test_the_model_is_made_again_without_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfew.methods.fedmoments.method.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
+    monkeypatch.setattr("fedfew.methods.fedmoments.server.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
     clients = [drawn(80, 10 + k, (k, (k + 1) % 4))[0] for k in range(3)] + [drawn(80, 20)[0][:, ::-1].copy()]
     config = fedfew.from_arrays(drawn(24, 1), clients, drawn(300, 2), path=tmp_path / "x")
     plan = make_network(tmp_path / "net", ["a", "b", "c", "odd"])

@@ -12,7 +12,8 @@ import torch
 from fedfew.core.types import Outcome, RoundEnd, ServerSite, ServerState, Updates
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedmoments.basis import features
-from fedfew.methods.fedmoments.method import as_model, names_of, refuse
+from fedfew.methods.fedmoments.method import refuse
+from fedfew.methods.fedmoments.server import as_model, names_of
 from fedfew.methods.fedmoments.share import folds_of, label_model
 from fedfew.methods.server_only import NoClients
 

@@ -14,7 +14,8 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.basis import features as features_of
-from fedfew.methods.fedmoments.method import FedMoments, mixed
+from fedfew.methods.fedmoments.method import FedMoments
+from fedfew.methods.fedmoments.server import mixed
 from fedfew.methods.fedmoments.survey import Survey
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.layers import Head

@@ -89,7 +89,7 @@ def noisy_run(noise: float, images: int = 400) -> tuple[float, float, int]:
 
 
 def test_skewed_sites_help_under_noise_and_much_noise_leaves_the_labels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfew.methods.fedmoments.method.factor_of", lambda *_: 0.5)  # 24 labels show little else
+    monkeypatch.setattr("fedfew.methods.fedmoments.server.factor_of", lambda *_: 0.5)  # 24 labels show little else
     labels, little, answers = noisy_run(0.1)
     assert answers == 4, "the survey and three steps"
     assert little > labels + 0.05

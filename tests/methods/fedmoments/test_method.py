@@ -227,7 +227,7 @@ def test_sums_travel_in_eight_bits() -> None:
 
 
 def test_a_client_that_is_forgotten_leaves_nothing_in_survey_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfew.methods.fedmoments.method.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
+    monkeypatch.setattr("fedfew.methods.fedmoments.server.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
     parts, _, site, _ = world(0.3, clients=3, images=500)
     method = METHOD
     surveyed = [trained(method, parts, site, [clients]).extra for clients in (range(3), range(2))]

@@ -65,7 +65,7 @@ def test_right_names_help_few_labels_and_wrong_ones_do_not_count() -> None:
 
 
 def test_alike_sites_start_from_names_unless_they_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfew.methods.fedmoments.method.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
+    monkeypatch.setattr("fedfew.methods.fedmoments.server.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
     parts, _, site, test = world(1e6)
     named, plain = with_names(site, true_names(), 3), with_names(site, torch.zeros(CLASSES, WIDTH), 3)
     rounds = [range(60)] * 4
