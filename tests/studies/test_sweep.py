@@ -181,6 +181,14 @@ def test_processes_give_the_same_bits_and_end_with_their_parent(tmp_path: Path) 
     assert kinds(list(advance_parallel(cells, tmp_path / "paused", 1))) == ["skipped"]
 
 
+def test_a_process_finds_code_that_this_one_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where ``python -m`` has put the current folder on the import path."""
+    (tmp_path / "code_beside.py").write_text("from fedfew.methods.fedmix import FedMix as Mine\n", "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    cells = cells_of(TINY, {"rounds": 1, "method.name": "code_beside:Mine"}, axes_of(["seed=0"]))
+    assert kinds(list(advance_parallel(cells, tmp_path / "runs", 1))) == ["started", "finished"]
+
+
 def test_a_process_reports_its_fault(tmp_path: Path) -> None:
     cells = cells_of(TINY, {"labels": 100_000}, axes_of(["seed=0"]))
     events = list(advance_parallel(cells, tmp_path, 1))

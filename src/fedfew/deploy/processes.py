@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from fedfew.core.errors import FedfewError
+from fedfew.runtime.channel import import_path
 
 _LONGEST_PAUSE = 8.0
 LOG_CAP = 8 * 2**20
@@ -183,13 +184,12 @@ def check_port(host: str, port: int) -> None:
 def flower_environment(home: Path, **more: str) -> dict[str, str]:
     """The environment of Flower's processes: its own home, no telemetry, no update check, no run-time installs."""
     scripts = sysconfig.get_path("scripts")
-    paths = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY", os.environ.get("no_proxy", "")), "127.0.0.1,localhost"]))
     return os.environ | {
         "NO_PROXY": direct,  # Flower's processes on this machine talk to each other
         "no_proxy": direct,
         "PYTHONSAFEPATH": "1",  # a folder called fedfew in the working directory is not this package
-        "PYTHONPATH": paths,
+        "PYTHONPATH": import_path(),
         "NO_COLOR": "1",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",

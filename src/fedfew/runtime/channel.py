@@ -6,7 +6,9 @@ It imports nothing slow: a worker watches its parent before it imports torch.
 import json
 import os
 import socket
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 LONGEST = 1 << 26  # bytes of a message: far above any honest one, far below what would hurt
@@ -34,6 +36,11 @@ class Channel:
         """Close this end; the other one then receives None."""
         self._lines.close()
         self.end.close()
+
+
+def import_path() -> str:
+    """PYTHONPATH of a process that is to find all that this one finds, a user's own code too."""
+    return os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
 
 
 def end_with_parent(lifeline: int) -> None:

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -26,7 +25,7 @@ from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Payload, Vector
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Scores, Scoring
 from fedfew.runtime.arena import Arena, index_bytes, shared_file
-from fedfew.runtime.channel import Channel
+from fedfew.runtime.channel import Channel, import_path
 
 STARTUP = 300.0  # seconds a worker has to import torch and build its network, even on a crowded machine
 
@@ -286,5 +285,4 @@ class PoolFleet(Fleet):
 
 def _surroundings() -> dict[str, str]:
     """The workers' environment: one thread each, and this process's import path, for a user's own code."""
-    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
-    return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
+    return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": import_path()}

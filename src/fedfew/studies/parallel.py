@@ -6,6 +6,7 @@ line of stdout. When stdin closes, the parent is gone, and the process ends too;
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from fedfew.config.parts import cores
 from fedfew.config.schema import check
 from fedfew.config.tables import apply_overrides
 from fedfew.core.errors import FedfewError
-from fedfew.runtime.channel import end_with_parent
+from fedfew.runtime.channel import end_with_parent, import_path
 from fedfew.studies.sweep import Cell, CellEvent, queue, run_cell
 
 Process = subprocess.Popen[bytes]
@@ -65,7 +66,10 @@ def advance_parallel(
 
 def _start(cell: Cell, path: Path, options: Mapping[str, Any]) -> Process:
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fedfew.studies.parallel"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", "-m", "fedfew.studies.parallel"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": import_path()},
     )
     document = apply_overrides(cell.config.document, {"fleet.kind": "inline"})
     job = {"name": cell.name, "document": document, "path": str(path), "options": options, "tuned": cell.tuned}
