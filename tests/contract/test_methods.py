@@ -25,6 +25,28 @@ from fedfew.runtime.record import left_out
 PAIRS = [(method, name) for method in METHODS for name in fitting(method)]
 UNFIT = [(method, name) for method in METHODS for name in AGGREGATORS if name not in fitting(method)]
 ASKING = [name for name in METHODS if METHODS[name].asks_clients]
+WIRE = "stamp_psi stamp_sigma wire_psi wire_sigma"
+OF_LABELS = "held_out mix origin own own_beside own_names plain scale"
+OF_SITES = "step survey_between survey_counts survey_sums surveys"
+OF_MODELS = "alpha bias fold_bias fold_weight previous_bias previous_weight temperature weight"
+SHIFT = "shift_alpha shift_into shift_out"
+ADAPTIVE = (1, "adaptive_first adaptive_second")
+STATES = {
+    "fedfew": (1, "prior"),
+    "fedmoments": (2, f"{OF_LABELS} {OF_SITES} {OF_MODELS} {SHIFT}"),
+    "fedmatch": (1, f"client embedding psi seen {WIRE}"),
+    "fedmatch-lite": (1, f"psi seen {WIRE}"),
+    "semifl": (1, "velocity"),
+    "fl2": (1, "velocity"),
+    "cbafed": (1, "earlier shares"),
+    "fedsiam-mt": (1, "target"),
+    "ds-fl": (1, "open"),
+    "grouping": (1, "groups lot"),
+    "fedadam": ADAPTIVE,
+    "fedyogi": ADAPTIVE,
+    "scaffold": (1, "control"),
+}
+"""The format of a method's state, and what it has beside ω and σ after a round."""
 
 
 @pytest.mark.parametrize(("method", "aggregator"), PAIRS)
@@ -98,6 +120,17 @@ def test_the_same_round_twice_gives_the_same_bits_and_changes_nothing_it_was_giv
     now.parts.network.vector.zero_()
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(state), held, strict=True))
     assert float(end.omega.norm()) > 0
+
+
+@pytest.mark.parametrize("method", ASKING)
+def test_a_state_with_other_names_has_another_format(method: str) -> None:
+    """A checkpoint of an earlier version of a method is refused by its format, or can be continued."""
+    now = first_round(method)
+    end, _ = now.finish({k: (now.train(k), now.size(k)) for k in (0, 1)})
+    names = {name.partition("/")[0] for state in (now.state, end) for name in state.extra}
+    made = now.parts.config.method.state_format, names
+    format_, known = STATES.get(method, (1, ""))
+    assert made == (format_, set(known.split())), "raise the method's state_format, and write it here"
 
 
 @pytest.mark.parametrize("method", ASKING)

@@ -197,6 +197,15 @@ def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytes
     assert everything(folder) == before
 
 
+def test_a_state_of_another_version_of_the_method_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = copy_of(stopped, "earlier")
+    before = everything(folder)
+    monkeypatch.setattr("fedfew.methods.fedmix.FedMix.state_format", 2)
+    with pytest.raises(FedfewError, match=r"E307.*another version of fedmix.*Finish the run with the version"):
+        reopen(folder, quiet, anyway=True)
+    assert everything(folder) == before
+
+
 def test_another_environment_is_refused_or_marked(
     stopped: Path, undisturbed: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

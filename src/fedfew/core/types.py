@@ -194,6 +194,9 @@ class Method:
     defaults that suit methods whose clients reply with a model.
     """
 
+    state_format: ClassVar[int] = 1
+    """Raised when the method can no longer continue from states that it made before; a resume refuses those."""
+
     def start(self, omega: Vector) -> ServerState:
         """The state before the first round: σ_0 = ω_0."""
         return ServerState(0, omega, omega)

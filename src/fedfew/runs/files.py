@@ -163,7 +163,11 @@ def compare_environment(
 
 
 def refuse_misfit(folder: RunFolder, parts: Parts, checkpoint: Checkpoint) -> None:
-    """Refuse data or a model other than those the run was started with."""
+    """Refuse a method's version, data or a model other than those the run was started with."""
+    if checkpoint.facts.get("state_format", 1) != parts.config.method.state_format:
+        problem = f"the state is of another version of {parts.config.method_name}, which this one cannot continue"
+        remedy = f"Finish the run with the version of fedfew that {stored.ENVIRONMENT} names, or start a new run"
+        raise FedfewError("E307", str(folder.checkpoints), problem, remedy)
     if parts.federation.partition.hash != checkpoint.facts["partition"]:
         problem = "the dataset gives another partition than at the start"
         raise FedfewError("E307", str(folder / stored.PARTITION), problem)

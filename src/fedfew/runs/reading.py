@@ -116,6 +116,7 @@ class Facts(Content):
     partition: str
     images: str
     rounds: Seal
+    state_format: Natural = 1
 
 
 class Files(Content):

@@ -176,6 +176,7 @@ def start(
         "environment": recorded,
         "partition": parts.federation.partition.hash,
         "images": parts.federation.fingerprint(),
+        "state_format": parts.config.method.state_format,
     }
     with staged(path) as folder:
         for name, content in static_files(parts, facts).items():

@@ -27,7 +27,7 @@ Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +57,8 @@ SMALLEST = 1e-7
 @dataclass(frozen=True)
 class FedMoments(ServerSteps):
     """Class moments from clients of different class mix; for models with a frozen backbone."""
+
+    state_format: ClassVar[int] = 2
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """The units; whether to answer the survey, once; and the models, if the client has not answered these."""
