@@ -1,13 +1,26 @@
 """Real clusters under attack: every part killed, a site that stalls, and the run goes on without losing a round."""
 
+import contextlib
 import os
 import signal
+import sqlite3
+import subprocess
+import sys
 from pathlib import Path
+from threading import Timer
 
+import httpx
 import pytest
 import torch
+from flwr.proto.fleet_pb2 import RegisterNodeFleetRequest
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from tests.deploy.cluster import Cluster, alive, cluster, descendants, eventually, named
 
+from fedfew.deploy import flower_programs
+from fedfew.deploy.processes import flower_environment, free_ports
 from fedfew.runs.run import Run
 from fedfew.runs.session import Experiment
 from fedfew.runtime.record import left_out
@@ -36,7 +49,7 @@ def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
             ("fedfew.deploy.front.proxy", server),
             ("flwr-serverapp", server),
             ("flower-superexec", server),
-            ("flower-superlink", server),
+            ("flower_programs superlink", server),
         ):
             kill(named(owner.pid, word))
             settled(network, 2)
@@ -117,7 +130,7 @@ def test_no_site_before_the_deadline_stops_with_a_name_and_leaves_nothing(tmp_pa
 def test_a_second_server_on_the_same_network_and_a_taken_port_are_refused(tmp_path: Path) -> None:
     with cluster(tmp_path, {"fleet.wait": 30.0}) as network:
         first = network.server()
-        assert eventually(lambda: named(first.pid, "flower-superlink"), 120), network.words()
+        assert eventually(lambda: named(first.pid, "flower_programs superlink"), 120), network.words()
         second = network.server("--out", str(tmp_path / "other"))
         assert second.wait(120) == 2 and "E306" in second.errors(), second.errors()
         assert first.process.poll() is None
@@ -141,3 +154,32 @@ def test_a_run_moves_between_fleets_with_its_clients_memory(tmp_path: Path) -> N
     session = reopen(tmp_path / "run", warn=print, overrides={"fleet.kind": "inline"})
     list(session.advance())
     assert Run.open(tmp_path / "run").summary["model_sha256"] == expected
+
+
+def reached(url: str) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        return httpx.get(url, timeout=5.0, trust_env=False).is_success
+    return False
+
+
+def test_the_superlink_waits_for_a_database_that_is_locked(tmp_path: Path) -> None:
+    """Flower gives up after five seconds and answers with HTTP 500, which ends a ServerApp."""
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", flower_programs.__name__, flower_programs.SUPERLINK, "--insecure"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--isolation", "process"]
+    command += ["--database", str(tmp_path / "state.db"), "--disable-runtime-dependency-installation"]
+    private, public = generate_key_pairs()
+    process = subprocess.Popen(command, env=flower_environment(tmp_path), stderr=subprocess.DEVNULL)
+    try:
+        assert eventually(lambda: reached(f"http://127.0.0.1:{port}/health"), 90)
+        signs = (RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(private, public))
+        client = FleetHttpClient.from_server_address(f"127.0.0.1:{port}", True, None, interceptors=signs)
+        database = sqlite3.connect(tmp_path / "state.db", isolation_level=None, check_same_thread=False)
+        database.execute("BEGIN IMMEDIATE")
+        release = Timer(8.0, database.execute, ["ROLLBACK"])
+        release.start()
+        client.RegisterNode(RegisterNodeFleetRequest(public_key=public_key_to_bytes(public)))
+        assert release.finished.is_set()
+    finally:
+        process.terminate()
+        process.wait(30)

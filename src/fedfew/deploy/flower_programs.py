@@ -1,8 +1,8 @@
-"""Flower's programs as fedfew starts them: its command line and its SuperNode.
+"""Flower's programs as fedfew starts them: its command line, its SuperLink and its SuperNode.
 
 ``python -m fedfew.deploy.flower_programs '[["supernode", "register", …], …]'`` runs several commands in one process,
-because importing Flower costs more than any of them, and prints one JSON line per command. With ``supernode OPTIONS``
-it is the SuperNode.
+because importing Flower costs more than any of them, and prints one JSON line per command. With ``superlink OPTIONS``
+or ``supernode OPTIONS`` it is that program.
 """
 
 import contextlib
@@ -14,7 +14,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-SUPERNODE = "supernode"
+SUPERLINK, SUPERNODE = "superlink", "supernode"
+PATIENCE = 25
+"""Seconds that the SuperLink waits for its database; its clients wait 30, and then ask again."""
+
+
+def superlink(options: list[str]) -> None:
+    """Flower's SuperLink, except that it waits longer for its database.
+
+    Where many processes share a processor, a request may wait longer than Flower's 5 s for the lock of the database. It
+    is then answered with HTTP 500, which ends a ServerApp, a SuperNode and the thread of its heartbeats.
+    """
+    from flwr.superlink.cli import flower_superlink
+
+    sys.argv = ["flower-superlink", *options]
+    with contextlib.suppress(ImportError, AttributeError):  # another version of Flower: as it is
+        sql: Any = import_module("flwr.supercore.sql_mixin")
+        sql.SQLITE_PRAGMAS = (*sql.SQLITE_PRAGMAS, ("busy_timeout", str(1000 * PATIENCE)))
+    flower_superlink()
 
 
 def supernode(options: list[str]) -> None:
@@ -92,7 +109,8 @@ def _result(text: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == SUPERNODE:
-        supernode(sys.argv[2:])
+    programs = {SUPERLINK: superlink, SUPERNODE: supernode}
+    if sys.argv[1] in programs:
+        programs[sys.argv[1]](sys.argv[2:])
     else:
         main(json.loads(sys.argv[1]))

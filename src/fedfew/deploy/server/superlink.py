@@ -102,7 +102,8 @@ class SuperLink:
 
     def _superlink(self) -> list[str]:
         plan = self.plan
-        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--isolation", "process"]
+        command = [sys.executable, "-m", flower_programs.__name__, flower_programs.SUPERLINK]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--isolation", "process"]
         command += ["--database", str(plan.folder / "state.db"), "--disable-runtime-dependency-installation"]
         certificates = ["--ssl-ca-certfile", plan.ca, "--ssl-certfile", plan.certificate, "--ssl-keyfile", plan.key]
         return [*command, *map(str, certificates), "--enable-supernode-auth"]
