@@ -49,7 +49,7 @@ def test_the_dossier_explains_secure_sums_and_warns_of_an_authority_at_the_serve
     command("dossier", tmp_path / "clinic")
     text = (tmp_path / "clinic" / "dossier.html").read_text()
     assert "fewer than 2t − n sites" in text and "sums over all sites of a round" in text
-    assert "which could make up sites of a secure sum" in text
+    assert "which could make up sites of a secure sum" in text and "of secure sums only the sum is" in text
     (plan.folder / "ca.key").unlink()
     for name in ("a", "b", "c"):
         (tmp_path / "clinic" / "bundles" / f"{name}.tar").unlink()

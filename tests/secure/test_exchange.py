@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedfew.config.parts import Parts, assemble, local_fleet, sites_of
 from fedfew.config.schema import load
+from fedfew.config.sums import consequences
 from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Payload, Vector
 from fedfew.core.types import ClientSite, ClientUpdate, Fleet, Missing, Scoring, ServerState, Trained
@@ -327,3 +328,18 @@ def test_an_interrupted_run_repeats_the_round_with_new_keys_and_ends_equal(tmp_p
 def test_what_a_sum_cannot_serve_is_refused_with_the_reason(changes: dict[str, Any], where: str) -> None:
     with pytest.raises(FedfewError, match=f"E113.*{where}"):
         load("quick", NINE | SECURE | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told", "untold"),
+    [
+        ({}, "Two sums that differ by one client show its part", "add the noise together"),
+        ({"privacy.clip": 1.0, "privacy.noise": 2.0}, "ε holds while at least 4 of them are honest", "Two sums"),
+    ],
+)
+def test_what_secure_sums_mean_is_said_before_the_run(changes: dict[str, Any], told: str, untold: str) -> None:
+    said = consequences(load("quick", NINE | SECURE | changes))
+    assert "over at least 6 of 9 clients a round, or nothing" in said
+    assert told in said and untold not in said
+    assert not consequences(load("quick", NINE | changes))
+    assert not consequences(load("quick", NINE | SECURE | {"method.name": "server-only"}))

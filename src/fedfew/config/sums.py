@@ -82,6 +82,8 @@ def consequences(config: Config) -> str:
     )
     if privacy.noise:
         told += f" Clients add the noise together: ε holds while at least {rules.honest_of(sites)} of them are honest."
+    else:
+        told += " Two sums that differ by one client show its part; only noise (privacy.noise) bounds that."
     if getattr(config.method, "sums_only", False):
         told += (
             " fedmoments cannot use how the clients' means differ, nor take back their scanners; "
