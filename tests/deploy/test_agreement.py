@@ -12,7 +12,9 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.heads import plan_hash
 from fedfew.deploy.plan import make_network, open_bundle
+from fedfew.deploy.roster import server_identity
 from fedfew.deploy.server.members import Agreements
+from fedfew.deploy.server.server_app import run_description
 from fedfew.deploy.site.agreement import APPROVED, REFUSED, asked_plans, decide, pause
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
@@ -73,6 +75,23 @@ def test_a_site_that_wants_to_be_asked_trains_after_an_approval_and_not_while_it
     assert ask(site, head) == "refused"
     said = [line["decision"] for line in verify(folder).decisions]
     assert said == ["approved", "paused", "pause ended", "refused"]
+
+
+@pytest.mark.parametrize(
+    ("noise", "open_"), [(0.0, "show its part; only noise bounds that"), (3.0, "ε holds while 50% of them add theirs")]
+)
+def test_who_approves_a_secure_sum_reads_what_it_leaves_open(
+    tiny: Tiny, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], noise: float, open_: str
+) -> None:
+    plan = make_network(tmp_path / "net", ["a", "b", "c"])
+    open_bundle(tmp_path / "net" / "bundles" / "b.tar", tmp_path / "s")
+    site = real(tmp_path / "s", images, accept="ask")  # type: ignore[arg-type]
+    parts = tiny(method__name="fedavg", privacy__sums="secure", privacy__clip=1.0, privacy__noise=noise)
+    head = run_description(parts, "run", server_identity(plan, plan.sites, trial=False))
+    assert ask(site, head) == "waiting"
+    app(["deploy", "approve", str(tmp_path / "s")], standalone_mode=False)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "seen only in a sum with" in said and open_ in said
 
 
 def test_a_policy_may_list_plans(tiny: Tiny, images: Path, tmp_path: Path) -> None:

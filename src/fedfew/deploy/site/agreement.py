@@ -102,6 +102,7 @@ def _described(head: Mapping[str, Any], ready: Ready | None, delta: float) -> di
         about["leaves"] = tensors_of(Wire(sites.algorithm, sites.transforms).reply_schema(sites.network.layout))
         if members := head["about"].get("members"):  # of a secure sum
             about["members"] = [f"site {number}: {mark}" for number, mark in members.items()]
+            about["honest"] = ready.privacy.honest
         with suppress(FedfewError):  # without the extra nothing can be said
             about["epsilon"] = epsilon({ready.noise: int(about["rounds"])}, delta) if ready.noise else None
             about["delta"] = delta

@@ -157,8 +157,9 @@ def asked_plan(plan: Mapping[str, Any]) -> None:
     }
     if "members" in plan:
         rows["seen only in a sum with"] = "; ".join(plan["members"])
+    if "honest" in plan:
         rows["what that leaves open"] = (
-            "the sites add the noise together: ε holds while enough of them add theirs"
+            f"the sites add the noise together: ε holds while {plan['honest']:.0%} of them add theirs"
             if epsilon
             else "two sums of which one is without this site show its part; only noise bounds that"
         )
