@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
 
 from fedfew.core.errors import FedfewError
@@ -84,7 +85,7 @@ class Entry(Generic[M]):
     refuse: Callable[[M, Scenario], Iterable[FedfewError]] = lambda method, scenario: ()
     """Why it cannot work in a scenario, each fault with the key."""
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Setting]:
         """Its settings with this entry's defaults."""
         return {

@@ -67,8 +67,8 @@ def knows_names(run: Run) -> bool:
 def varying(flats: Sequence[Flat]) -> list[str]:
     """The keys in which any two differ."""
     first = flats[0] if flats else {}
-    keys = dict.fromkeys(chain.from_iterable(flats))
-    return [key for key in keys if any(flat.get(key) != first.get(key) for flat in flats)]
+    keys = {key: first.get(key) for key in chain.from_iterable(flats)}
+    return [key for key, value in keys.items() if any(flat.get(key) != value for flat in flats)]
 
 
 def hashable(flat: Flat, key: str) -> Any:

@@ -142,20 +142,20 @@ def participation(run: Run) -> Grid:
         often = Counter(k for r in records for k in r["cohort"])
         asked = sorted(sorted(asked, key=lambda k: -often[k])[:MOST_ROWS])
     row = {k: i for i, k in enumerate(asked)}
-    weights: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    weights: dict[tuple[int, int], list[float]] = {}
     marks: dict[tuple[int, int], Mark] = {}
     for i, r in enumerate(records):
         for k, weight in r["weights"].items():
             if int(k) in row:
-                weights.setdefault((i // wide, row[int(k)]), []).append((r["round"], weight or 0.0))
+                weights.setdefault((i // wide, row[int(k)]), [r["round"]]).append(weight or 0.0)
         for fault in left_out(r):
             if fault["client"] in row:
                 cell = (i // wide, row[fault["client"]])
                 note = f"client {fault['client']}, round {r['round']}: {fault['code']} {fault['reason']}"
                 marks[cell] = Mark(*cell, kind=coded(fault["code"]), note=note)
     points = [
-        Point(c, n, sum(weight for _, weight in known) / len(known), f"client {asked[n]}, round {known[0][0]}")
-        for (c, n), known in sorted(weights.items())
+        Point(c, n, sum(known) / len(known), f"client {asked[n]}, round {first}")
+        for (c, n), (first, *known) in sorted(weights.items())
     ]
     lost = sum(len(left_out(r)) for r in records)
     about = f"{len(asked)} of {run.client_count} clients were sampled in {len(records)} rounds; "
@@ -218,13 +218,13 @@ def norms(run: Run) -> Lines:
 
 def cosines(run: Run) -> Lines:
     """Whether each client's update points in the same direction as the server's."""
-    updates = [
-        (float(r["round"]), cosine, f"client {u['client']}")
-        for r in run.records
-        for u in r["updates"]
-        if (cosine := u.get("cosine")) is not None
-    ]
-    xs, ys, notes = zip(*updates, strict=True) if updates else ((), (), ())
+    xs, ys, notes = list[float](), list[float](), list[str]()
+    for r in run.records:
+        for u in r["updates"]:
+            if (cosine := u.get("cosine")) is not None:
+                xs.append(float(r["round"]))
+                ys.append(cosine)
+                notes.append(f"client {u['client']}")
     series = [Series("a client", xs, ys, 3, "points", notes=notes)]
     about = f"{len(ys)} updates"
     if ys:

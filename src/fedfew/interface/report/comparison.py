@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import duration
@@ -100,7 +101,7 @@ def _chart(groups: Groups, curve: tuple[Curve, str, str, Unit], prefix: str, whe
     series, ends = [], []
     for i, (label, runs) in enumerate(list(groups.items())[:MOST_CURVES]):
         by_round: dict[int, list[float | None]] = {}
-        for run in [run for run in runs if run.fault is None][:MOST_SEEDS]:
+        for run in islice((run for run in runs if run.fault is None), MOST_SEEDS):
             for r in scored(run.records) if key in ("accuracy", "loss") else run.records:
                 by_round.setdefault(r["round"], []).append(r[key])
         means = {n: Interval.known(values) for n, values in sorted(by_round.items())}
