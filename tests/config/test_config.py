@@ -138,6 +138,17 @@ def test_another_method_keeps_the_settings_it_knows() -> None:
     assert table["method"]["alpha"] == 0.4, "the table given is left alone"
 
 
+def test_another_method_s_server_trains_with_the_same_weight() -> None:
+    weights = {
+        own: load(TINY | {"method": {"name": own}}, {"method.name": "fedmatch"}).document["method"]["lambda_s"]
+        for own in ("server-only", "fedmix", "fedmoments")
+    }
+    assert set(weights.values()) == {1.0}, "published 10: ten times the step of the methods beside it"
+    table = TINY | {"method": {"name": "fedmatch"}}
+    assert load(table).document["method"]["lambda_s"] == 10.0
+    assert load(table, {"method.name": "fedmix"}).document["method"]["lambda_s"] == 10.0
+
+
 def test_the_same_name_drops_nothing() -> None:
     table = TINY | {"aggregator": {"name": "fedfreq", "cap": 2.0}}
     assert load(table, {"aggregator.name": "fedfreq"}).aggregator.settings["cap"] == 2.0

@@ -67,6 +67,21 @@ def test_a_seed_repeats_everything_unless_the_data_are_held_still() -> None:
         repeated("quick", {}, {"seed": [0, 1]}, 2, "")
 
 
+def test_seeds_draw_the_data_anew_even_if_the_config_gives_it_a_seed() -> None:
+    config = TINY | {"dataset": {**TINY["dataset"], "seed": 7}}
+
+    def data_seeds(base: dict[str, Any], axes: dict[str, list[int]], seeds: int = 0, fix: str = "") -> list[int]:
+        return [c.config.dataset.seed for c in cells_of(config, *repeated(config, base, axes, seeds, fix))]
+
+    assert data_seeds({}, {}, seeds=2) == [1, 2]  # TINY has seed 1
+    assert data_seeds({}, {"seed": [3, 4]}) == [3, 4]
+    assert data_seeds({}, {}, seeds=2, fix="data") == [7, 7]
+    assert data_seeds({"dataset.seed": 5}, {}, seeds=2) == [5, 5], "asked for with --set"
+    assert data_seeds({"seed": 9}, {"rounds": [1]}) == [7], "no repetition"
+    winners = Search(config, {}, {}, 1, Path("unused")).winner(2)
+    assert [cell.config.dataset.seed for cell in winners] == [2, 3]
+
+
 def test_names_can_be_read_and_do_not_clash() -> None:
     assert slug({"method.name": "fedmix", "partition.mu": 0.1, "seed": 2}) == "fedmix-mu0.1-seed2"
     assert slug({"dataset.path": "../a b/c"}) == "path.._a_b_c"

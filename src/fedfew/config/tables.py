@@ -20,6 +20,8 @@ from fedfew.methods import METHODS
 Table = dict[str, Any]
 SERVER_RECIPE = ("warmup", "lambda_s")
 """Settings of methods that say how the server trains, which a comparison holds equal."""
+IMPLIED = {"lambda_s": 1.0}
+"""Their values for a method that has no such setting."""
 SPLIT = ("split", "test", "unlabeled", "open")
 """Settings of a dataset that is dealt out to simulated clients."""
 FOLLOWING = ("population",)
@@ -122,9 +124,17 @@ def as_published(table: Table, overrides: Mapping[str, Any]) -> Table:
         return table
     entry = find("method", str(name))
     kept = {key: value for key, value in method.items() if key in ("name", *SERVER_RECIPE)}
+    kept = _implied(str(kept.get("name", NAMED["method"][2])), str(name)) | kept
     own = {key: value for key, value in entry.published.items() if key not in SERVER_RECIPE}
     settings = any(key.startswith("aggregator.") for key in overrides)
     return table | {"method": kept | own, "aggregator": {"name": entry.aggregator if settings else AUTO}}
+
+
+def _implied(old: str, new: str) -> Table:
+    """What a method's server trains with where the config does not say so, and another method's defaults differ."""
+    first, second = (settings_for("method", name) if is_known("method", name) else {} for name in (old, new))
+    implied = {key: first[key].default if key in first else value for key, value in IMPLIED.items()}
+    return {key: value for key, value in implied.items() if key in second and second[key].default != value}
 
 
 def with_own_sites(table: Table, overrides: Mapping[str, Any]) -> Table:

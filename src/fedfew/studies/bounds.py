@@ -10,6 +10,7 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from fedfew.config import tables
 from fedfew.core.errors import FedfewError
 from fedfew.methods import METHODS
 from fedfew.models.backbones.imagenet import classes_named
@@ -30,7 +31,7 @@ PASSES = ("participation", "client.epochs")
 """How often the clients' images are used; upper bounds depend on it too."""
 RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "evaluate.stop", "engine.autocast")
 """How the server trains, from where and in which precision, and which model is evaluated when."""
-IMPLIED: dict[str, Any] = {"method.lambda_s": 1.0}
+IMPLIED = {f"method.{key}": value for key, value in tables.IMPLIED.items()}
 """Values that hold for methods without the key."""
 WARMUP, POLICY, ORDER = "method.warmup", "norm.policy", "method.order"
 NO_FIRST_TURN = (*LOWER, POOLED, "semifl", "fl2")

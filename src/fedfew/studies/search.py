@@ -17,7 +17,7 @@ from fedfew.core.extras import import_optional
 from fedfew.core.storage import Warn
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import BASELINE, CLIENT_KEYS, METHOD
-from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, paths, slug
+from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, drawn_anew, paths, slug
 
 JOURNAL = "optuna.journal"
 
@@ -75,7 +75,7 @@ class Search:
         """The cell of a trial, or of its settings with other ones."""
         own = {key: _short(drawn[key]) for key in self.keys if key in drawn} | more
         named = {METHOD: self.base[METHOD]} if METHOD in self.base else {}
-        return Cell(slug(named | own), load(self.source, {**self.base, **own}), self.told if more else "")
+        return Cell(slug(named | own), load(self.source, drawn_anew(self.base, own)), self.told if more else "")
 
     def winner(self, seeds: int) -> list[Cell]:
         """The settings with the best validation accuracy on ``seeds`` seeds other than the one that chose them."""

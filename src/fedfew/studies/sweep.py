@@ -171,7 +171,13 @@ def cells_of(
     if wrong or not axes:
         raise FedfewError("E103", f"grid {', '.join(wrong)}".strip(), "has no list of values", "Give one for each key")
     chosen = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    return [Cell(slug(own), load(source, {**base, **own}, keep_settings=keep_settings)) for own in chosen]
+    return [Cell(slug(own), load(source, drawn_anew(base, own), keep_settings=keep_settings)) for own in chosen]
+
+
+def drawn_anew(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """All overrides of a cell. A seed of its own also draws labels and partition, whatever the config's seed for them
+    is, unless ``base`` holds that still."""
+    return ({"dataset.seed": own["seed"]} if "seed" in own else {}) | {**base, **own}
 
 
 def slug(overrides: Mapping[str, Any]) -> str:
