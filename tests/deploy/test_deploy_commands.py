@@ -17,16 +17,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.config.test_tables import drawn
 from tests.deploy.cluster import FEDFEW
 
+from fedfew import from_arrays, predict
+from fedfew import run as train
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
+from fedfew.deploy.audit import events
 from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.plan import STATUS, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import free_ports
 from fedfew.deploy.versions import versions
 from fedfew.interface.cli import app
 from fedfew.interface.deploy.printouts import next_steps
+from fedfew.methods.fedmoments.share import Share
+from fedfew.runs.run import Run
 
 
 def fedfew(*arguments: object) -> str:
@@ -241,3 +247,28 @@ def test_the_doctor_finds_what_is_wrong_at_a_server(tmp_path: Path) -> None:
     (plan.folder / "config.toml").write_text('[dataset]\nname = "no-such"\n')
     assert failures(examine_server(plan.folder))["data and a training step"] == "E105"
     assert failures(examine_server(tmp_path)) == {"settings": "E511"}
+
+
+def test_the_model_is_made_again_without_a_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedfew.methods.fedmoments.server.judged_share", lambda *_: Share(1.0, 1.0, 1.0))
+    clients = [drawn(80, 10 + k, (k, (k + 1) % 4))[0] for k in range(3)] + [drawn(80, 20)[0][:, ::-1].copy()]
+    config = from_arrays(drawn(24, 1), clients, drawn(300, 2), path=tmp_path / "x")
+    plan = make_network(tmp_path / "net", ["a", "b", "c", "odd"])
+    chosen = {"rounds": 4, "fleet.kind": "inline"}
+    run = train(config, chosen | {"method.name": "fedmoments"}, out=tmp_path / "run", progress=False)
+    where = (tmp_path / "net", "--run")
+    about = json.loads(fedfew("forget", "odd", *where, run.path, "--json"))
+    assert about["model_before"] == run.summary["model_sha256"] != about["model"]
+    assert about["sites_left"] == ["a", "b", "c"] and about["accuracy_before"] == pytest.approx(
+        run.accuracy(), abs=1e-5
+    )
+    probabilities = predict(tmp_path / "run-without-odd" / "model.safetensors", drawn(300, 2)[0])
+    right = float((probabilities.argmax(1).numpy() == drawn(300, 2)[1]).mean())
+    assert right == pytest.approx(about["accuracy"], abs=0.03)
+    assert [event["event"] for event in events(plan.folder)] == ["forgotten"]
+    assert Run.open(run.path).summary["model_sha256"] == about["model_before"], "the run stays as it is"
+    with pytest.raises(FedfewError, match="E103"):
+        fedfew("forget", "nobody", *where, run.path)
+    other = train(config, chosen | {"rounds": 1, "method.name": "fedavg"}, out=tmp_path / "other", progress=False)
+    with pytest.raises(FedfewError, match="E515"):
+        fedfew("forget", "odd", *where, other.path)

@@ -1,4 +1,5 @@
-"""fedfew check: counts, unreadable files by name, copies, overlaps, small sites; and its memory."""
+"""fedfew check: counts, unreadable files by name, copies, overlaps, small sites; its memory; and what
+commands refuse of images that changed, or of real sites."""
 
 import csv
 import json
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from PIL import Image, ImageOps
 from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import READ, SKIPPED, mutants, saved, webp_claiming, zoo
 from tests.interface.fedfew_command import Capture, fedfew
+
+from fedfew.runs.session import Experiment
 
 
 @pytest.fixture
@@ -175,3 +179,32 @@ def test_nothing_ends_check_or_takes_512_mb(tmp_path: Path) -> None:
     assert found["sites"]["odd"] == len(list(site.iterdir())) - len(skipped)
     peak = int(done.stderr.splitlines()[-1].split()[1]) / 1024
     assert 100 < peak < LIMIT_MB
+
+
+def test_changed_images_are_noticed_on_resume(digits: Path, tmp_path: Path, capsys: Capture) -> None:
+    table: dict[str, Any] = {
+        "rounds": 2,
+        "dataset": {"name": "folder", "path": str(digits), "size": 16, "channels": 1},
+        "model": {"name": "cnn", "width": 4},
+        "fleet": {"kind": "inline"},
+    }
+    session = Experiment.load(table).start(tmp_path / "run")
+    next(iter(session.advance()))
+    session = None  # type: ignore[assignment]
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    first, second = sorted((digits / "clients" / "hospital-0").iterdir())[:2]
+    content = first.read_bytes()
+    shutil.copy(second, first)  # as many images as before, but not the same
+    said = fedfew(capsys, "resume", tmp_path / "copy")
+    assert (said.status, "E307" in said.err) == (2, True), said.err
+    first.write_bytes(content)
+    assert fedfew(capsys, "resume", tmp_path / "copy").status == 0
+
+
+def test_what_real_sites_cannot_do_is_refused(digits: Path, tmp_path: Path, capsys: Capture) -> None:
+    config = tmp_path / "own.toml"
+    config.write_text('[dataset]\nname = "folder"\npath = "digits"\nsize = 16\nchannels = 1\n[model]\nname = "cnn"\n')
+    said = fedfew(capsys, "run", config, "--set", 'method.name="all-labels"')
+    assert (said.status, "E113" in said.err) == (2, True), said.err
+    said = fedfew(capsys, "run", config, "--set", "dataset.unlabeled=5")
+    assert (said.status, "E113" in said.err) == (2, True), said.err
