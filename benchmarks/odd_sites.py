@@ -51,13 +51,13 @@ def animals(
 
 def long_tailed(*, ratio: float = 10.0, of: str = "cifar10") -> Dataset:
     """A dataset whose training classes fall in size by ``ratio`` from the first to the last; its test set stays."""
-    whole = DATASETS[of]()
-    labels, count = whole.train.labels.numpy(), len(whole.classes)
+    source = DATASETS[of]()
+    labels, count = source.train.labels.numpy(), len(source.classes)
     largest = np.bincount(labels, minlength=count).min()
     rng = np.random.default_rng(0)
     kept = [
         rng.permutation(np.flatnonzero(labels == label))[: round(largest * ratio ** (-label / (count - 1)))]
         for label in range(count)
     ]
-    train = whole.train.take(torch.from_numpy(np.sort(np.concatenate(kept))))
-    return Dataset("long-tailed", train, whole.test, whole.classes)
+    train = source.train.take(torch.from_numpy(np.sort(np.concatenate(kept))))
+    return Dataset("long-tailed", train, source.test, source.classes)

@@ -66,8 +66,8 @@ def _solar(folder: str) -> Dataset:
     with (root / "labels.csv").open() as file:
         rows = [row for row in csv.reader(file, delimiter=" ", skipinitialspace=True) if row]
     grade = [min(range(4), key=lambda g: abs(float(row[1]) - float(GRADES[g]))) for row in rows]
-    whole = _set((_grey(root / row[0], SMALL) for row in rows), grade)
-    return _quartered("solar", whole, ("sound", "doubtful", "suspect", "defective"))
+    everything = _set((_grey(root / row[0], SMALL) for row in rows), grade)
+    return _quartered("solar", everything, ("sound", "doubtful", "suspect", "defective"))
 
 
 @cache
@@ -75,8 +75,8 @@ def _clipart(folder: str) -> Dataset:
     root = Path(folder) if folder else CLIPART
     files = [(path, c) for c, name in enumerate(CATEGORIES) for path in sorted((root / name).rglob("*.png"))]
     drawn = [(image, c) for path, c in files if (image := _on_white(path)) is not None]
-    whole = _set((image.transpose(2, 0, 1) for image, _ in drawn), [c for _, c in drawn])
-    return _quartered("clipart", whole, CATEGORIES)
+    everything = _set((image.transpose(2, 0, 1) for image, _ in drawn), [c for _, c in drawn])
+    return _quartered("clipart", everything, CATEGORIES)
 
 
 def _on_white(path: Path) -> NDArray[np.uint8] | None:
@@ -113,7 +113,7 @@ def _set(images: Iterable[NDArray[np.uint8]], labels: Sequence[int]) -> LabeledS
     return LabeledSet(Images(torch.from_numpy(np.stack(list(images)))), torch.tensor(labels))
 
 
-def _quartered(name: str, whole: LabeledSet, classes: tuple[str, ...]) -> Dataset:
-    order = torch.from_numpy(np.random.default_rng(0).permutation(len(whole.labels)))
+def _quartered(name: str, everything: LabeledSet, classes: tuple[str, ...]) -> Dataset:
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(everything.labels)))
     test = len(order) // 4
-    return Dataset(name, whole.take(order[test:]), whole.take(order[:test]), classes)
+    return Dataset(name, everything.take(order[test:]), everything.take(order[:test]), classes)

@@ -195,14 +195,14 @@ def show(out: Path, methods: Sequence[str]) -> None:
     print("| data | " + " | ".join(methods) + " | fedmoments − server-only |\n" + "|---" * (len(methods) + 2) + "|")
     for cell in CELLS:
         folder = out / cell.replace(",", "").replace(" ", "-")
-        found = {
+        accuracies = {
             method: {int(path.name.rsplit("-", 1)[1]): fedfew.Run.open(path).accuracy() or 0.0
                      for path in sorted(folder.glob(f"{method}-[0-9]*"))}
             for method in methods
         }  # fmt: skip
-        words = [_spread(list(values.values())) for values in found.values()]
-        both = [seed for seed in found.get("fedmoments", {}) if seed in found.get("server-only", {})]
-        gaps = [found["fedmoments"][seed] - found["server-only"][seed] for seed in both]
+        words = [_spread(list(values.values())) for values in accuracies.values()]
+        both = [seed for seed in accuracies.get("fedmoments", {}) if seed in accuracies.get("server-only", {})]
+        gaps = [accuracies["fedmoments"][seed] - accuracies["server-only"][seed] for seed in both]
         print(f"| {cell} | " + " | ".join(words) + f" | {_spread(gaps, '+')} |")
 
 

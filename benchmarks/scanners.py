@@ -97,10 +97,10 @@ def scanners(sites: int, strength: str, seed: int, odd: int | None = None) -> li
 
 def scanned(images: Tensor, sites: Sequence[int] | NDArray[np.int64], own: Sequence[Scanner | None]) -> Tensor:
     """Images, each as the scanner of its site gives it."""
-    out, place = images.clone(), torch.as_tensor(np.asarray(sites))
+    out, site_of = images.clone(), torch.as_tensor(np.asarray(sites))
     for site, scanner in enumerate(own):
-        if scanner is not None and bool((place == site).any()):
-            out[place == site] = scanner(images[place == site])
+        if scanner is not None and bool((site_of == site).any()):
+            out[site_of == site] = scanner(images[site_of == site])
     return out
 
 
@@ -110,25 +110,25 @@ def sites(
 ) -> Dataset:  # fmt: skip
     """Sites by Dirichlet(μ), each with a scanner (with ``odd`` ≥ 0 only so many); the labels come from none."""
     module, _, name = of.partition(":")
-    whole: Dataset = getattr(import_module(module), name)() if name else DATASETS[of]()
-    truth, count = whole.train.labels.numpy(), len(whole.classes)
+    source: Dataset = getattr(import_module(module), name)() if name else DATASETS[of]()
+    truth, count = source.train.labels.numpy(), len(source.classes)
     rng = np.random.default_rng(draw)
     order = rng.permutation(len(truth))
     server = np.concatenate([order[truth[order] == label][: labels // count] for label in range(count)])
     held = rng.permutation(np.setdiff1d(order, server, assume_unique=True))[:images]
     dealt = make_partition(truth[held], sites, "dirichlet", draw, {"mu": mu})
     own = scanners(sites, strength, draw, None if odd < 0 else odd)
-    place = np.concatenate([np.full(len(dealt.of(site)), site) for site in range(sites)])
+    site_of = np.concatenate([np.full(len(dealt.of(site)), site) for site in range(sites)])
     chosen = torch.from_numpy(np.concatenate([held[dealt.of(site)] for site in range(sites)]))
-    offsets = np.searchsorted(place, np.arange(sites + 1)).astype(np.int64)
-    pixels = scanned(whole.train.samples.data[chosen], place, own)
+    offsets = np.searchsorted(site_of, np.arange(sites + 1)).astype(np.int64)
+    pixels = scanned(source.train.samples.data[chosen], site_of, own)
     names = tuple(f"site {site}: {scanner or 'no change'}" for site, scanner in enumerate(own))
-    clients = SiteSamples(names, Images(pixels), offsets, whole.train.labels[chosen])
-    some = torch.from_numpy(rng.permutation(len(whole.test.labels))[:tested])
-    seen = scanned(whole.test.samples.data[some], np.arange(len(some)) % sites, own)
-    test = LabeledSet(Images(seen), whole.test.labels[some])
-    own_labels = seen_by(whole.train.take(torch.from_numpy(server)), views)
-    return Dataset("sites", own_labels, test, whole.classes, sites=clients)
+    clients = SiteSamples(names, Images(pixels), offsets, source.train.labels[chosen])
+    some = torch.from_numpy(rng.permutation(len(source.test.labels))[:tested])
+    seen = scanned(source.test.samples.data[some], np.arange(len(some)) % sites, own)
+    test = LabeledSet(Images(seen), source.test.labels[some])
+    own_labels = seen_by(source.train.take(torch.from_numpy(server)), views)
+    return Dataset("sites", own_labels, test, source.classes, sites=clients)
 
 
 def seen_by(labeled: LabeledSet, views: int) -> LabeledSet:

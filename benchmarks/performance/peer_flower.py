@@ -92,8 +92,8 @@ def contest(opened: Opened, folder: Path, rounds: int, actors: int) -> dict[str,
         result["coverage"] = float(np.mean([float(m["coverage"]) for m in metrics]))
         result["threads"] = int(metrics[0]["threads"])
 
-    with tempfile.TemporaryDirectory(prefix="ray-") as place:  # holds sockets, whose paths must be short
-        arguments: dict[str, Any] = {"num_cpus": actors, "_temp_dir": place, "object_store_memory": 512 * 2**20}
+    with tempfile.TemporaryDirectory(prefix="ray-") as sockets:  # whose paths must be short
+        arguments: dict[str, Any] = {"num_cpus": actors, "_temp_dir": sockets, "object_store_memory": 512 * 2**20}
         run_simulation(
             server_app,
             client_app,

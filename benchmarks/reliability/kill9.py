@@ -1,4 +1,4 @@
-"""R1: kill -9 at random moments, some of them inside a checkpoint write, resume each time, compare with a whole run.
+"""R1: kill -9 at random moments, some inside a checkpoint write, resume each time, compare with an undisturbed run.
 
     python -m benchmarks.reliability.kill9 [KILLS [INSIDE]]
 
@@ -84,7 +84,7 @@ def attack(folder: Path, kills: int, inside: int, seed: int, document: dict[str,
     """Start, kill, resume, kill, … finish, compare; as often as it takes."""
     rng, tally, number = random.Random(seed), Tally(), 0
     config = write_config(folder, document)
-    whole = Experiment.load(document, {"fleet.kind": "inline"}).run(folder / "whole")
+    undisturbed = Experiment.load(document, {"fleet.kind": "inline"}).run(folder / "undisturbed")
 
     def refuse(fault: FedfewError) -> None:
         raise RuntimeError(f"a kill has done damage: {fault}")
@@ -109,8 +109,8 @@ def attack(folder: Path, kills: int, inside: int, seed: int, document: dict[str,
             tally.resumed += 1
             sys.stderr.write(f"kill {tally.kills}: round {done}{', inside a write' * writing_now}\n")
         output = result(process)
-        tally.same_hash &= output["model_sha256"] == model_hash(whole)
-        tally.same_hash &= records(run) == records(whole)
+        tally.same_hash &= output["model_sha256"] == model_hash(undisturbed)
+        tally.same_hash &= records(run) == records(undisturbed)
     return tally
 
 

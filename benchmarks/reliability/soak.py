@@ -75,10 +75,10 @@ def sites(folder: Path, count: int) -> tuple[dict[str, Any], bool]:
 
 
 def main(options: list[str]) -> int:
-    what = {"rounds": rounds, "sites": sites}[options[0]]
+    measure = {"rounds": rounds, "sites": sites}[options[0]]
     count = int(options[1]) if len(options) > 1 else {"rounds": 10_000, "sites": 1_000}[options[0]]
     with tempfile.TemporaryDirectory() as folder:
-        result, good = what(Path(folder) / "run", count)
+        result, good = measure(Path(folder) / "run", count)
     sys.stdout.write(json.dumps(result) + "\n")
     return 0 if good else 1
 

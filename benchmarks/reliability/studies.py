@@ -45,8 +45,8 @@ def commits(folder: Path) -> int:
 
 def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:
     rng, config = random.Random(seed), write_config(base, TINY)
-    whole, torn = base / f"{study}-whole", base / f"{study}-torn"
-    result(launch(*words(study, config, whole), module=PROGRAMS[study]))
+    alone, torn = base / f"{study}-undisturbed", base / f"{study}-torn"
+    result(launch(*words(study, config, alone), module=PROGRAMS[study]))
     done, orphans = 0, 0
     while done < kills:
         before = commits(torn)
@@ -62,8 +62,8 @@ def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:
         orphans += 0 if gone(left, 60) else sum(map(alive, left))
         done += 1
     last = result(launch(*words(study, config, torn), module=PROGRAMS[study]))
-    same = hashes(torn) == hashes(whole)
-    runs = {"runs": len(hashes(whole)), "same_hash": same, "orphans": orphans, "failed": len(last["runs"]["failed"])}
+    same = hashes(torn) == hashes(alone)
+    runs = {"runs": len(hashes(alone)), "same_hash": same, "orphans": orphans, "failed": len(last["runs"]["failed"])}
     return {"kills": done} | runs
 
 

@@ -37,7 +37,7 @@ def test_the_dossier_tells_what_the_files_tell(tmp_path: Path, monkeypatch: pyte
     lines = (site.folder / NAME).read_text().replace('"site": 0', '"site": 1')
     (site.folder / NAME).write_text(lines)
     command("dossier", tmp_path / "clinic", "--site", site.folder, "--out", tmp_path / "other.html")
-    assert "its ledger is not whole" in (tmp_path / "other.html").read_text()
+    assert "its ledger is damaged" in (tmp_path / "other.html").read_text()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert dossier.write_pdf(tmp_path / "other.html") is None
 

@@ -23,7 +23,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest, file_digest, open_sealed, sealed_json, write_atomically
 from fedfew.core.types import ServerState
 from fedfew.runs.folder import WARMUP
-from fedfew.runs.model_file import is_whole, sealed
+from fedfew.runs.model_file import is_intact, sealed
 from fedfew.runs.reading import Manifest, Warmed, fits, read_warmup
 
 KEPT = 2
@@ -186,7 +186,7 @@ class Warmup:
         file = folder / WARMUP
         if not file.is_file():
             return Warmup(file)
-        known = read_warmup(file) if is_whole(file) else None
+        known = read_warmup(file) if is_intact(file) else None
         if known is None:
             warn(FedfewError("E309", str(file), "was damaged; the warm-up starts again", ""))
             file.unlink()

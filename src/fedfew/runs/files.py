@@ -20,7 +20,7 @@ from fedfew.runs import folder as stored
 from fedfew.runs.checkpoints import Checkpoint
 from fedfew.runs.folder import RunFolder
 from fedfew.runs.journal import go_on
-from fedfew.runs.model_file import class_shares, is_whole, model_file, temperature
+from fedfew.runs.model_file import class_shares, is_intact, model_file, temperature
 from fedfew.runs.statistics import Judged, evaluate, evenness
 from fedfew.runs.summary import reason_to_stop, summarise
 from fedfew.training.label_shift import own_class_mix
@@ -190,7 +190,7 @@ def repair(folder: RunFolder, parts: Parts, checkpoint: Checkpoint, warn: Warn) 
     else:
         final = final_files(folder, parts, checkpoint.state)
         files |= {name: content for name, content in final.items() if (folder / name).exists()}
-    if (folder / stored.BEST).exists() and not is_whole(folder / stored.BEST):
+    if (folder / stored.BEST).exists() and not is_intact(folder / stored.BEST):
         _move_aside(folder, stored.BEST)
         problem = f"had changed and cannot be recreated; the changed file is now {stored.BEST}.changed"
         warn(FedfewError("E309", str(folder / stored.BEST), problem, ""))

@@ -112,7 +112,7 @@ def sealed(content: bytes) -> bytes:
     return bytes(save_tensors(tensors, metadata={"fedfew": about, "sha256": digest(content)}))
 
 
-def is_whole(path: Path) -> bool:
+def is_intact(path: Path) -> bool:
     """Whether a sealed model file is unchanged."""
     try:
         content = path.read_bytes()

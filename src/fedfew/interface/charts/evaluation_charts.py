@@ -8,7 +8,7 @@ MOST_SITES = 60
 
 
 def evaluation_figures(run: Run) -> list[Figure]:
-    """The charts of a finished run with test images; a run of an older version has none."""
+    """The charts of a finished run with test images; a run without test images has none."""
     if not run.evaluation:
         return []
     sites = [site_mixes(run)] if any(row.get("mix") for row in run.evaluation["sites"]) else []

@@ -134,7 +134,7 @@ def risks(
         if one["verdict"] is None:
             risks.append(f"Run {title}: not compared with training on the labels alone.")
     risks += secrets_left(plan)
-    risks += [f"Site {one.name}: its ledger is not whole: {one.fault}." for one in sites if one.fault]
+    risks += [f"Site {one.name}: its ledger is damaged: {one.fault}." for one in sites if one.fault]
     unknown = [name for name in plan.members if name not in {one.name for one in sites}]
     if unknown:
         risks.append(f"Limits and ledgers of {', '.join(unknown)} are not part of this document.")

@@ -168,7 +168,7 @@ def asked_plan(plan: Mapping[str, Any]) -> None:
 
 def ledger_summary(summary: LedgerSummary) -> None:
     """Print what a ledger says: for each run what came in and what left, and what the site decided."""
-    say(f"The chain is whole: {summary.lines:,} lines, {summary.first} to {summary.last}. Its last hash, to be noted:")
+    say(f"The chain is intact: {summary.lines:,} lines, {summary.first} to {summary.last}. Its last hash, to be noted:")
     say(f"  {summary.chain}")
     for run, one in summary.runs.items():
         rows = {
