@@ -15,12 +15,16 @@ after two rounds of a federation. fedmoments gets features of 196 numbers, of wh
 384 of 1,280). The malicious server sends a linear head with zero weights, so that the update is a sum of raw features;
 to clients of fedmoments it sends scores whose classes differ by the images of a narrow slab: the difference of two sums
 is that of these images, be it one. Of a secure sum the server sees the total over three sites of equal size.
+
+``--record`` puts the rows into the table of docs/understand/security.md, and into the one that dossiers quote.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 from benchmarks.attacks import small, world
@@ -30,6 +34,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate
 from fedfew.data import DATASETS
+from fedfew.interface.deploy.dossier import MEASURED
 from fedfew.methods.fedmoments.basis import Frame
 from fedfew.methods.fedmoments.bounded import Opened, step_answer, survey_sums
 from fedfew.methods.fedmoments.em import ClassScores, ClassSums, Shape, client_sums, responsibilities
@@ -42,6 +47,7 @@ from fedfew.transforms.privacy import blurred
 
 SIZES, BATCH, LR, DELTA = (1, 5, 20, 100, 1000), 10, 0.1, 1e-5
 RIDGE = 1e-3
+PAGE, BEGIN, END = Path("docs/understand/security.md"), "<!-- leaks: begin -->", "<!-- leaks: end -->"
 LABELS, KNOWN = 50, 550
 """Images up to the first number have labels at the server; up to the second, the server knows them."""
 DIRECTIONS, CLASSES, MODELS, STEPS = 59, 10, 5, 10
@@ -288,13 +294,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="rows whose names have this in them")
+    parser.add_argument("--record", action="store_true", help="replace these rows where they are published")
     args = parser.parse_args()
     seeds = range(args.seeds)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    digits = data()
-    print("| answer; AUC / TPR at 1 % FPR / cosine |" + "".join(f" {n:,} image{'s' * (n > 1)} |" for n in SIZES))
-    print("|---|" + "---|" * len(SIZES))
+    digits, found = data(), dict[str, list[str]]()
     for name, sites, attack in attacks(digits):
         if args.only not in name:
             continue
@@ -305,7 +310,29 @@ def main() -> None:
                 rows = torch.tensor([measured(attack, len(digits), n, seed, sites) for seed in seeds])
                 auc, tpr, near = rows.mean(0).tolist()
                 cells.append(f"{auc:.2f} / {100 * tpr:.0f} % / " + (f"{near:.2f}" if near >= 0 else "–"))
+        found[name] = [*cells, str(args.seeds)]
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    if args.record:
+        record(found, MEASURED, PAGE)
+
+
+def record(found: Mapping[str, Sequence[str]], table: Path, page: Path) -> None:
+    """Replace rows of the table, and write all of it between the page's markers."""
+    with table.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    rows = [[name, *found.get(name, cells)] for name, *cells in rows]
+    rows += [[name, *cells] for name, cells in found.items() if name not in {row[0] for row in rows}]
+    with table.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+    text = page.read_text("utf-8")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    page.write_text(before + BEGIN + "\n\n" + printed(header, rows) + "\n\n" + END + after, "utf-8")
+
+
+def printed(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table as Markdown, without the number of seeds."""
+    lines = [["answer; AUC / TPR at 1 % FPR / cosine", *header[1:-1]], ["---"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [*lines, *(row[:-1] for row in rows)])
 
 
 if __name__ == "__main__":

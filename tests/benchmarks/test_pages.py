@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.leaks import KNOWN, Moments, measured, of_head
+from benchmarks.leaks import BEGIN, END, KNOWN, PAGE, Moments, measured, of_head, printed, record
 from benchmarks.performance.page import kept
 from benchmarks.performance.text import page_text
 from benchmarks.reliability import faults
@@ -13,6 +13,7 @@ from benchmarks.scanners import Scanner, sites
 from benchmarks.secure_sums import EXCHANGES, open_round, secure_round
 
 from benchmarks import scanners
+from fedfew.interface.deploy.dossier import MEASURED
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +26,20 @@ def test_every_target_names_something_that_exists() -> None:
             assert places and all((ROOT / page).exists() for page in places), name
         else:
             assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), name
+
+
+def test_the_leak_card_is_what_was_recorded_and_a_row_replaces_its_own(tmp_path: Path) -> None:
+    page, table = tmp_path / "page.md", tmp_path / "leaks.csv"
+    text = (ROOT / PAGE).read_text("utf-8")
+    page.write_text(text, "utf-8")
+    table.write_bytes(MEASURED.read_bytes())
+    record({}, table, page)
+    assert page.read_text("utf-8") == text and table.read_bytes() == MEASURED.read_bytes()
+    record({"fedmix, small network": ["0.50 / 1 % / –"] * 5 + ["3"]}, table, page)
+    changed = page.read_text("utf-8")
+    assert changed.count("\n") == text.count("\n") and "| fedmix, small network | 0.50 / 1 % / – | 0.50" in changed
+    assert printed(["answer", "1 image", "seeds"], [["a", "0.50", "3"]]).splitlines()[-1] == "| a | 0.50 |"
+    assert "| linear head | 1.00" in changed.partition(BEGIN)[2].partition(END)[0]
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def test_the_dossier_tells_what_the_files_tell(tmp_path: Path, monkeypatch: pyte
     for part in ("Find &lt;b&gt;tumours", "psi 1234", "3fa91c3fa91c", "none: no bound"):
         assert part in text, part
     assert "accept, min_images" in text and run.summary["model_sha256"] in text and "revoked" in text
+    assert "<td>fedmix, small network</td><td>0." in text and "<td>linear head" not in text
     assert "ends in 29 days" in text and "Limits and ledgers of south are not" in text and "torch" in text
     assert "private keys of north, south are in bundles/" in text
     assert "no noise, so nothing bounds" in text and "Secure sums" not in text and text.count("<line ") == 2
@@ -40,6 +41,13 @@ def test_the_dossier_tells_what_the_files_tell(tmp_path: Path, monkeypatch: pyte
     assert "its ledger is damaged" in (tmp_path / "other.html").read_text()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert dossier.write_pdf(tmp_path / "other.html") is None
+
+
+def test_the_dossier_quotes_what_was_measured_of_its_methods() -> None:
+    named = [row["answer"] for row in dossier.measured({"fedmoments"})]
+    assert len(named) > 10 and all(name.startswith("fedmoments, ") for name in named)
+    named = [row["answer"] for row in dossier.measured({"fedmix", "fedavg"})]
+    assert "fedmix, small network" in named and "linear head" in named and "fedfew, small network" not in named
 
 
 def test_the_dossier_explains_secure_sums_and_warns_of_an_authority_at_the_server(tmp_path: Path) -> None:

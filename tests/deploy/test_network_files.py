@@ -316,6 +316,13 @@ def test_the_status_follows_the_servers_answers_whatever_the_log_said_last(tmp_p
         assert watch.news() == "the server cannot be reached; trying again"
         contact.touch()
         assert (watch.news(), watch.news()) == ("online", "")
+        with log.open("a") as file:
+            file.write("ERROR :     Client error '400 ' for url 'https://x/v1/fleet/pull-messages'\n")
+        assert watch.news() == "", "an answer just came"
+        os.utime(contact, (1e9, 1e9))
+        assert "its key was revoked" in watch.news()
+        contact.touch()
+        assert watch.news() == "online"
         assert node.process.stdin is not None
         node.process.stdin.write(b"\n")
     assert watch.news() == "offline; starting again"

@@ -1,10 +1,11 @@
 """The dossier of a network for a board: one document from the server's folder, its runs, and folders of sites."""
 
+import csv
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -29,6 +30,8 @@ from fedfew.studies.verdict import verdict
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _PRINTING = 120
+MEASURED = Path(__file__).with_name("leaks.csv")
+"""What one answer of a site gave away when it was measured: `python -m benchmarks.leaks --record` writes it."""
 _AS_ROOT = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to start otherwise
 
 
@@ -55,7 +58,7 @@ def write_dossier(plan: ServerPlan, sites: Sequence[Path], purpose: str, out: Pa
         audit=told[-40:], audited=len(told), sizes=_sizes(plan.folder), packages=packages(),
         forgotten=[event for event in told if event["event"] == "forgotten"],
         risks=risks(plan, runs, facts, ends), secure=any(run["secure"] for run in runs),
-        has_authority_key=(plan.folder / "ca.key").exists(),
+        has_authority_key=(plan.folder / "ca.key").exists(), measured=measured({one["run"].method for one in runs}),
     )  # fmt: skip
     write_atomically(out, text.encode())
     return out
@@ -80,6 +83,15 @@ def _about_run(run: Run, plan: ServerPlan) -> dict[str, Any]:
         "secure": run.document.get("privacy", {}).get("sums") == "secure",
         "labels": run.classes.get("server") or [],
     }
+
+
+def measured(methods: Collection[str]) -> list[dict[str, str]]:
+    """What was measured of these methods; of others, and before there is a run, what a linear head gives away."""
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    known = {name for name in methods if any(row["answer"].startswith(f"{name},") for row in rows)}
+    wanted = [*known, *(["linear head"] if not known or known != set(methods) else [])]
+    return [row for row in rows if any(f"{row['answer']},".startswith(f"{name},") for name in wanted)]
 
 
 def _site_facts(folder: Path) -> SiteFacts:

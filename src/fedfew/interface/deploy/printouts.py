@@ -178,6 +178,6 @@ def ledger_summary(summary: LedgerSummary) -> None:
             "tensors that left": ", ".join(sorted(one.tensors)) or "–",
             "codes instead of an update": ", ".join(f"{code} ({n})" for code, n in sorted(one.codes.items())) or "–",
         }
-        print_table(("", ""), rows.items(), f"run {run}")
+        print_table(("", ""), rows.items(), f"run {run}", words=2)
     for line in summary.decisions:
         say(f"{line['time']}: {line['decision']} {line.get('plan', '')}")

@@ -17,6 +17,7 @@ from fedfew.deploy.site.warm_site import ENDED
 from fedfew.interface.console import err
 
 AWAY = "the server cannot be reached; trying again"
+REFUSED = "the server refuses this site: its key was revoked, or its clock is wrong; trying again"
 _DAILY = 12 * 3600.0
 _FRESH = 20.0
 """Seconds for which an answer of the server counts as being online: the SuperNode asks every three."""
@@ -69,6 +70,8 @@ class NodeLog:
     """Whether the server has accepted the node since its last start."""
     contact: Path | None = None
     """File that the SuperNode touches whenever the server has answered it: what it says counts, if it exists."""
+    refused: float = 0.0
+    """When the server last answered that it does not know the site's key."""
 
     def news(self) -> str:
         """The site's state if it has changed since the last call, else nothing."""
@@ -84,11 +87,14 @@ class NodeLog:
                 self.state = "online" if self.known else "connecting"
             elif "Failed to initialize the connection" in line or "[code:" in line:
                 self.state = f"refused by the server: {line.strip()[:300]}"
+            elif "Client error '400" in line:
+                self.refused = time()
         if self.contact is not None and self.contact.exists() and self.node.running:
-            if time() - self.contact.stat().st_mtime < _FRESH:
+            heard = self.contact.stat().st_mtime
+            if time() - heard < _FRESH:
                 self.state, self.known = "online", True
             elif self.state == "online":
-                self.state = AWAY
+                self.state = REFUSED if self.refused > heard else AWAY
         gone = self.state == "online" and not self.node.running
         before, self.reported = self.reported, "offline; starting again" if gone else self.state
         return self.reported if self.reported != before else ""
