@@ -132,6 +132,14 @@ def test_a_method_can_know_the_number_of_clients() -> None:
     assert load(SMALL, {"method.name": f"{OWN}:Knowing", "method.population": 9}).document["method"]["population"] == 9
 
 
+def test_a_dataset_that_brings_its_sites_tells_every_part_of_a_run_their_number() -> None:
+    own = {"dataset": {"name": "tests.runs.own_runs:three_sites"}, "labels": 20, "fleet": {"kind": "inline"}}
+    parts = assemble(load(own, {"method.name": "scaffold"}))
+    methods = parts.algorithm, parts.config.method, load(parts.config.document).method
+    assert [method.population for method in methods] == [3, 3, 3]  # type: ignore[attr-defined]
+    assert parts.clients.count == 3
+
+
 def test_the_pool_and_a_resume_use_it_too_and_give_the_same_bits(tmp_path: Path) -> None:
     chosen = {"method.name": f"{OWN}:Halfway", "aggregator.name": f"{OWN}:by_root"}
     inline = Experiment.load(SMALL, chosen).run(tmp_path / "inline")

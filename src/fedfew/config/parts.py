@@ -135,11 +135,11 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
 
     ``report`` is called with the progress of the feature extraction.
     """
-    federation, method, entry = federation_of(config, remote_sites), config.method, config.entry
+    federation, entry = federation_of(config, remote_sites), config.entry
     if federation.sites:
         config = _counted(config, federation)
     unknown = bool(remote_sites) or not bool((federation.truth >= 0).all())
-    if (isinstance(method, Oracle) or entry.pools) and unknown:
+    if (isinstance(config.method, Oracle) or entry.pools) and unknown:
         why = f"{config.method_name} needs the labels of the clients' images, which are unknown"
         raise FedfewError("E113", "method.name", why)
     if config.client_labels.each and unknown:
@@ -164,7 +164,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         everything = federation.server.join(LabeledSet(federation.samples, federation.truth))
         held = round(clients.cohort * float(np.mean(federation.partition.sizes)))
         server = replace(server, pool=everything, cohort_images=held)
-    return Parts(config, method, federation, network, server, clients)
+    return Parts(config, config.method, federation, network, server, clients)
 
 
 def _counted(config: Config, federation: Federation) -> Config:

@@ -117,7 +117,7 @@ class WarmSite:
             self.budget.charge(ready.privacy)
 
     def _built(self, head: Mapping[str, Any]) -> Ready:
-        key = json.dumps([head["config"], head["about"]], sort_keys=True)
+        key = plan_hash(head)
         if self._ready is None or self._ready[0] != key:
             self._ready = None  # free the old one first
             self._ready = (key, self.build(head))
