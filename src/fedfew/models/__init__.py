@@ -33,7 +33,7 @@ MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
             "backbones.sentence:sentence",
             "A sentence encoder for text: MiniLM of the extra text, or one of Hugging Face transformers.",
         ),
-        "timm": ("backbones.timm_model:timm_model", "A pretrained model of the package timm."),
+        "timm": ("backbones.transformers_model:timm_model", "A pretrained model of the package timm."),
     },
 )
 """Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits;

@@ -1,6 +1,7 @@
 """Backbones in the format of Hugging Face transformers: DINOv2, ViT, ConvNeXt, ResNet and others that AutoModel knows.
 
-Weights are read from safetensors alone, and no code that comes with a model is ever run.
+Weights are read from safetensors alone, and no code that comes with a model is ever run. Models of timm are here too,
+if it is installed: it needs torchvision, which fedfew does not, so it is in no extra.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.models.backbones.pretrained import Backbone, Preprocess, Size, Source, published
 
-WHERE = "model transformers"
+WHERE, TIMM = "model transformers", "model timm"
 FILTERS = {2: "bilinear", 3: "bicubic"}
 """Pillow's numbers in a preprocessor's config; any other filter is treated as bicubic."""
 
@@ -57,6 +59,27 @@ def transformers_model(*, source: Source = "", size: Size = 96) -> Backbone:
     module = Features(load(source))
     last = last_block(n for n, _ in module.named_parameters())
     return Backbone(f"transformers {source}", module, _preprocess(source, size), last)
+
+
+@published
+def timm_model(*, source: Source = "", size: Size = 96) -> Backbone:
+    """A pretrained model of timm by its name there; needs the package timm, which no extra of fedfew installs."""
+    if find_spec("timm") is None:
+        remedy = "Install timm and the torchvision of your torch, or use efficientnet-lite0 or transformers"
+        raise FedfewError("E112", TIMM, "needs the package timm", remedy)
+    import timm
+
+    if source not in timm.list_models(pretrained=True):
+        message = f"timm has no pretrained model {source!r}" if source else "model.source is empty"
+        raise FedfewError("E103", TIMM, message, "timm.list_models(pretrained=True) lists the names")
+    try:
+        model = timm.create_model(source, pretrained=True, num_classes=0)
+    except Exception as error:  # the download goes through several packages, each with its own errors
+        words = " ".join(str(error).split())[:240]
+        raise FedfewError("E124", TIMM, f"the weights of {source} cannot be downloaded: {words}") from error
+    known = timm.data.resolve_model_data_config(model)
+    preprocess = Preprocess(size, tuple(known["mean"]), tuple(known["std"]), known.get("interpolation", "bicubic"))
+    return Backbone(f"timm {source}", model, preprocess, last_block(n for n, _ in model.named_parameters()))
 
 
 def last_block(names: Iterable[str]) -> tuple[str, ...]:
