@@ -125,6 +125,13 @@ def test_set_without_key_or_value_is_named(text: str) -> None:
         parse_set(text)
 
 
+def test_a_dict_may_have_dotted_keys() -> None:
+    dotted = {key: value for key, value in TINY.items() if key != "method"} | {"method.name": "fedmix"}
+    assert load(dotted | {"method.alpha": 0.4, "method.beta": 0.4}).document["method"]["alpha"] == 0.4
+    assert [fault.code for fault in faults(dotted | {"method.alpah": 0.4})] == ["E104"]
+    assert load({"base": "quick", "method.name": "fedavg"}).method_name == "fedavg"
+
+
 def test_another_method_keeps_the_settings_it_knows() -> None:
     table = TINY | {"method": {"name": "fedmix", "alpha": 0.4, "beta": 0.4, "lambda_s": 2.0}}
     kept = load(table, {"method.name": "fedavg"})

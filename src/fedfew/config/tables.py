@@ -40,11 +40,12 @@ SCALES: dict[str, tuple[int, int]] = {"full": (64, 55_000), "laptop": (16, 11_00
 def read(
     source: str | Path | Table, allow_code: Collection[str] | None = None, above: tuple[str, ...] = ()
 ) -> tuple[Table, str]:
-    """The table of a preset, a TOML file or a dict, merged with its base, and its name for errors.
+    """The table of a preset, a TOML file or a dict, merged with its base, and its name for errors. A dict may have
+    dotted keys.
 
     With ``allow_code``, no table may name other code of the user's own. ``above`` are the files that led to this one.
     """
-    table, where, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
+    table, where, folder = (with_sections(source), "config", Path()) if isinstance(source, dict) else parse(source)
     if isinstance(table.get("dataset"), dict):
         table = table | {"dataset": named_on_hub(table["dataset"])}
     if allow_code is not None:
@@ -61,6 +62,12 @@ def read(
         raise FedfewError("E118", where, f"base = {base!r} leads back to itself")
     own, table = flat(table), adapted(read(below, allow_code, chain)[0], flat(table), where in presets())
     return absolute_paths(apply_overrides(table, own), folder), where
+
+
+def with_sections(options: Table) -> Table:
+    """A dict whose dotted keys are entries of its sections."""
+    dotted = {key: value for key, value in options.items() if "." in str(key)}
+    return apply_overrides({key: value for key, value in options.items() if key not in dotted}, dotted)
 
 
 def named_on_hub(options: Mapping[str, Any], prefix: str = "") -> Table:
