@@ -125,6 +125,11 @@ def test_set_without_key_or_value_is_named(text: str) -> None:
         parse_set(text)
 
 
+@pytest.mark.parametrize("key", ["method.name", "objective.name", "model.name"])
+def test_only_an_aggregator_may_be_auto(key: str) -> None:
+    assert "E105" in [fault.code for fault in faults(TINY, {key: "auto"})]
+
+
 def test_a_dict_may_have_dotted_keys() -> None:
     dotted = {key: value for key, value in TINY.items() if key != "method"} | {"method.name": "fedmix"}
     assert load(dotted | {"method.alpha": 0.4, "method.beta": 0.4}).document["method"]["alpha"] == 0.4

@@ -102,6 +102,16 @@ def test_settings_are_kept_on_request_and_named() -> None:
     assert found["method.threshold"] == (0.8, 0.95) and found["aggregator.name"] == ("fedfreq", "uniform")
 
 
+def test_another_objective_has_its_published_settings_and_those_that_differ_are_named() -> None:
+    config = load("mean-teacher", {"objective.name": "freematch"})
+    assert config.document["objective"] == {"name": "freematch", "decay": 0.999, "weight": 1.0}, "not weight 5"
+    assert load("fixmatch", {"objective.name": "uda"}).document["objective"]["threshold"] == 0.8, "not 0.9"
+    assert load("fixmatch", {"objective.name": "uda"}, keep_settings=True).document["objective"]["threshold"] == 0.9
+    assert deviations(flat(load("fixmatch").document))["objective.threshold"] == (0.9, 0.95)
+    unused = flat(load("quick").document) | {"objective.name": "fixmatch", "objective.threshold": 0.5}
+    assert not any(key.startswith("objective") for key in deviations(unused)), "FedMix has none"
+
+
 def test_what_the_overrides_say_counts_and_the_server_trains_alike() -> None:
     config = load("semifl", {"method.name": "fedmix", "method.threshold": 0.7, "aggregator.cap": 2.0})
     assert config.document["method"]["threshold"] == 0.7 and config.document["aggregator"]["cap"] == 2.0

@@ -143,6 +143,13 @@ def test_short_names_and_unknown_keys() -> None:
         compare([flat(0.5)], ["partition.nu"])
 
 
+def test_a_row_that_averages_over_methods_says_so() -> None:
+    runs = [flat(0.4, seed=s, method__name=name) for s in range(3) for name in ("fedmix", "semifl")]
+    assert not [note for note in compare(runs).notes if "averages" in note]
+    (note,) = [note for note in compare(runs, ["rounds"]).notes if "averages" in note]
+    assert note.endswith("averages over runs that differ in method.name: add them to --by")
+
+
 def test_datasets_are_not_mixed() -> None:
     runs = [flat(0.5), flat(0.5, dataset__name="mnist")]
     with pytest.raises(FedfewError, match=r"E114.*mini-mnist, mnist"):

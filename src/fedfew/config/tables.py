@@ -1,8 +1,9 @@
 """Config tables before they are checked: read and merged with base and overrides, and adapted to what they name.
 
 A config that names another method takes it over as published: with the defaults of its settings unless
-``Entry.published`` has others, and with ``Entry.aggregator`` and that one's defaults. What all methods of a comparison
-share stays: data, network, rounds, cohort, the steps of server and clients, and the server's warm-up and weight.
+``Entry.published`` has others, and with ``Entry.aggregator`` and that one's defaults; an objective likewise. What all
+methods of a comparison share stays: data, network, rounds, cohort, the steps of server and clients, and the server's
+warm-up and weight.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,6 +17,7 @@ from fedfew.config.tree import AUTO, LINEAR, NAMED, is_known, settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.data import DATASETS
 from fedfew.methods import METHODS
+from fedfew.objectives import OBJECTIVES
 
 Table = dict[str, Any]
 SERVER_RECIPE = ("warmup", "lambda_s")
@@ -125,16 +127,31 @@ def adapted(table: Table, overrides: Mapping[str, Any], keep_settings: bool = Fa
 
 
 def as_published(table: Table, overrides: Mapping[str, Any]) -> Table:
-    """The table without the settings and the aggregator of its method, if the overrides name another one."""
-    method, name = table.get("method", {}), overrides.get("method.name")
-    if not isinstance(method, dict) or method.get("name", NAMED["method"][2]) == name or not is_known("method", name):
+    """The table without the settings of its objective, and those of its method with the aggregator, if the overrides
+    name others."""
+    if old := _replaced("objective", table, overrides):
+        table = table | {"objective": {"name": old} | published_settings(overrides["objective.name"])}
+    if not (old := _replaced("method", table, overrides)):
         return table
-    entry = find("method", str(name))
-    kept = {key: value for key, value in method.items() if key in ("name", *SERVER_RECIPE)}
-    kept = _implied(str(kept.get("name", NAMED["method"][2])), str(name)) | kept
+    name = overrides["method.name"]
+    entry = find("method", name)
+    kept = {key: value for key, value in table.get("method", {}).items() if key in SERVER_RECIPE}
     own = {key: value for key, value in entry.published.items() if key not in SERVER_RECIPE}
     settings = any(key.startswith("aggregator.") for key in overrides)
-    return table | {"method": kept | own, "aggregator": {"name": entry.aggregator if settings else AUTO}}
+    aggregator = {"name": entry.aggregator if settings else AUTO}
+    return table | {"method": {"name": old} | _implied(old, name) | kept | own, "aggregator": aggregator}
+
+
+def _replaced(section: str, table: Table, overrides: Mapping[str, Any]) -> str:
+    """What a section of the table names, if the overrides name something else there; or else empty."""
+    options, name = table.get(section, {}), overrides.get(f"{section}.name")
+    old = options.get("name", NAMED[section][2]) if isinstance(options, dict) else name
+    return str(old) if old != name and is_known(section, name) else ""
+
+
+def published_settings(objective: str) -> Table:
+    """The settings that an objective's publication states."""
+    return dict(getattr(find("objective", objective), "published", {}))
 
 
 def _implied(old: str, new: str) -> Table:
@@ -206,7 +223,8 @@ def brings_sites(name: Any) -> bool:
 
 
 def deviations(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The settings of a config's method and aggregator that are not as published: their value and the published one."""
+    """The settings of a config's method, aggregator and objective that are not as published: their value and the
+    published one."""
     if values.get("method.name") not in METHODS:
         return {}
     entry = METHODS[values["method.name"]]
@@ -214,6 +232,9 @@ def deviations(values: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     rule = settings_for("aggregator", entry.aggregator) if values.get("aggregator.name") == entry.aggregator else {}
     published |= {"aggregator.name": entry.aggregator}
     published |= {f"aggregator.{key}": setting.default for key, setting in rule.items()}
+    if entry.takes("objective") and values.get("objective.name") in OBJECTIVES:
+        stated = published_settings(values["objective.name"])
+        published |= {f"objective.{key}": value for key, value in stated.items()}
     return {key: (values[key], value) for key, value in published.items() if values.get(key, value) != value}
 
 

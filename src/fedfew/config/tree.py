@@ -220,4 +220,5 @@ def settings_for(section: str, name: str) -> dict[str, Setting]:
 
 def is_known(section: str, name: Any) -> bool:
     """Whether a section can name this: an entry of its registry, or the user's own."""
-    return isinstance(name, str) and (name == AUTO or name in NAMED[section][1] or is_own(name))
+    auto = section == "aggregator" and name == AUTO
+    return isinstance(name, str) and (auto or name in NAMED[section][1] or is_own(name))

@@ -180,7 +180,7 @@ def _follow(session: Session, title: str, shown: Progress) -> None:
         for text in _remarks(record, guard):
             shown.say(text)
         accuracy = f"accuracy {percent(record['accuracy'])}"
-        shown.log(f"round {record['round']}/{session.rounds}: {accuracy}, {pace(record):.1f} s")
+        shown.log(f"{title}: round {record['round']}/{session.rounds}: {accuracy}, {pace(record):.1f} s")
         shown.move(record["round"], accuracy)
 
 

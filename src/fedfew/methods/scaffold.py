@@ -72,4 +72,4 @@ def refuse(method: Scaffold, scenario: Scenario) -> Iterator[FedfewError]:
         yield FedfewError("E113", "method.population", problem, "Set it to the number of sites")
 
 
-SCAFFOLD = Entry(Scaffold, unfit=STARTS_FROM_SERVER, refuse=refuse)
+SCAFFOLD = Entry(Scaffold, aggregator="uniform", unfit=STARTS_FROM_SERVER, refuse=refuse)

@@ -8,6 +8,7 @@
 p are softmax outputs; the square is summed over the classes and averaged over the batch; w has a ramp over the rounds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -75,6 +76,7 @@ class TemporalEnsembling(Consistency):
     """
 
     decay: Annotated[Decay, Doc("a: decay of an image's target at each visit")] = 0.6
+    published: ClassVar[Mapping[str, float]] = {"decay": 0.6}
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         weight = self.weight * soft_ramp(progress, self.ramp)
@@ -116,6 +118,7 @@ class MeanTeacher(Consistency):
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows, and the teacher adapts faster")] = 0.2
     early: Annotated[Decay, Doc("a during the ramp")] = 0.99
     late: Annotated[Decay, Doc("a after the ramp")] = 0.999
+    published: ClassVar[Mapping[str, float]] = {"early": 0.99, "late": 0.999}
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         weight = self.weight * soft_ramp(progress, self.ramp)

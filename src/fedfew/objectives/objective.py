@@ -37,7 +37,10 @@ class Objective(Protocol):
     """
 
     labels: ClassVar[bool]
-    """Whether it makes pseudo-labels, so that ``vote.prior`` has an effect."""
+    """Whether it makes pseudo-labels, so that ``vote.prior`` has an effect.
+
+    It may also have ``published``, a mapping of settings to the values that its publication states.
+    """
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch: ...
 

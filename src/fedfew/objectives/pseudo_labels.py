@@ -12,7 +12,7 @@ i and j are over all views of the batch. As published, MixMatch also mixes with 
 so only unlabeled images are mixed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -92,6 +92,7 @@ class FixMatch(StrongViews):
 
     threshold: Annotated[Fraction, Doc("τ: a pseudo-label is used where its probability is at least this")] = 0.95
     weight: Annotated[NonNegative, Doc("λ_u: weight of the loss")] = 1.0
+    published: ClassVar[Mapping[str, float]] = {"threshold": 0.95, "weight": 1.0}
 
     def confident(self, site: ClientSite) -> Callable[[Tensor], Tensor]:
         return lambda p: p.amax(1) >= self.threshold
@@ -107,6 +108,7 @@ class UDA(FixMatch):
     threshold: Annotated[Fraction, Doc("τ: an image is used where its largest probability is at least this")] = 0.8
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
+    published: ClassVar[Mapping[str, float]] = {"threshold": 0.8, "weight": 1.0, "temperature": 0.4}
 
     def targets(self, p: Tensor) -> Tensor:
         return tempered(p, self.temperature)
@@ -124,6 +126,7 @@ class FreeMatch(StrongViews):
 
     decay: Annotated[Decay, Doc("a: decay of τ and p̃ at each batch; published: .999")] = 0.9
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
+    published: ClassVar[Mapping[str, float]] = {"decay": 0.999, "weight": 1.0}
 
     def confident(self, site: ClientSite) -> Callable[[Tensor], Tensor]:
         start = torch.full((site.classes + 1,), 1 / site.classes)
@@ -150,6 +153,8 @@ class MixMatch:
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 10.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows from 0")] = 0.2
     labels: ClassVar[bool] = True
+    published: ClassVar[Mapping[str, float]] = {"views": 2, "temperature": 0.5, "beta": 0.75}
+    """λ_U, the weight, is another one for each dataset there."""
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         weight = self.weight * ramp(progress, self.ramp)

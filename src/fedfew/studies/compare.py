@@ -129,7 +129,8 @@ def compare(
     for group in groups.values():
         row, faults = _row(group, keys, pairing, which)
         rows.append(row)
-        mixed = [key for key in _differing(group, differ)[1:] if key not in row.key]
+        same_method = len({entry.flat[METHOD] for entry in group}) == 1
+        mixed = [key for key in _differing(group, differ)[same_method:] if key not in row.key]
         notes += row_notes(row, [entry.run for entry in group], mixed, faults)
     corrected = holm([row.difference.p if row.difference else None for row in rows])
     rows = [replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
@@ -225,7 +226,7 @@ def _row(group: Sequence[Scored], keys: Sequence[str], pairing: Pairing, which: 
         runs=tuple(str(run.path) for run in runs),
         rounds=min(run.done for run in runs),
         partial=any(not run.finished for run in runs),
-        unpublished="; or ".join(dict.fromkeys(run.unpublished for run in runs)),
+        unpublished="; or ".join(dict.fromkeys(run.unpublished for run in runs if run.unpublished)),
         tuned="; or ".join(dict.fromkeys(run.tuned or NOT_SEARCHED for run in runs)),
     )
     return row, sorted(faults)
