@@ -17,7 +17,7 @@ from benchmarks.performance.peers_table import ratio, rows, targets
 from benchmarks.performance.phases import KINDS, client_of
 from benchmarks.performance.scaling import cell, run
 from benchmarks.performance.scaling import targets as scaling_targets
-from benchmarks.performance.workloads import WARM, Cost, Workload, cost, open_workload
+from benchmarks.performance.workloads import CIFAR, MNIST, WARM, Cost, Workload, cost, open_workload, prepare
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedfew.config.parts import Parts, assemble
@@ -25,6 +25,25 @@ from fedfew.core.samples import Samples
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite
 from fedfew.methods.fedmix import FedMix
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small workload, smaller."""
+    folder = tmp_path_factory.mktemp("digits")
+    prepare(replace(MNIST, images=12, warm=8, labels=20, epochs=3, width=4, clients=3), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The large workload, much smaller, on random pixels whether or not CIFAR-10 is here."""
+    folder = tmp_path_factory.mktemp("photographs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDFEW_DATA", str(folder / "nothing"))
+        built = prepare(replace(CIFAR, images=6, warm=4, labels=20, width=4, clients=3), folder)
+    assert built.data == "random pixels of CIFAR-10's shape"
+    return folder
 
 
 def parts_of(folder: Path) -> Parts:
