@@ -246,15 +246,28 @@ def test_frames_names_of_clients_and_of_classes(tmp_path: Path, monkeypatch: pyt
     assert parts.federation.classes == ("class 0", "class 1", "class 2", "class 3")
 
 
+def test_one_column_of_numbers_is_enough(tmp_path: Path) -> None:
+    x, y = drawn(24, 1, (0, 1))
+    masked = np.ma.masked_array(x[:, :1], [[True]] + [[False]] * 23)
+    config = fedfew.from_arrays((masked, y), [x[:, :1]] * 3, (x[:, :1], y), path=tmp_path / "x")
+    with pytest.raises(FedfewError, match="row 0, column x: is missing"):
+        fedfew.run(config, out=tmp_path / "refused")
+    changes = {"rounds": 2, "fleet.kind": "inline", "dataset.missing": "mean"}
+    run = fedfew.run(config, changes, out=tmp_path / "run", progress=False)
+    assert run.network().layout.size == 4 and [record["missing"] for record in run.records] == [[], []]
+
+
 @pytest.mark.parametrize(
     ("server", "client", "message"),
     [
         ((np.eye(4), [0, 1, 0]), np.eye(4), "server: 4 samples have 3 labels"),
+        ((np.eye(4), [0, 1, 0, 1]), None, "clients: there are none"),
+        ((pandas.DataFrame(np.eye(4), columns=list("abca")), [0, 1, 0, 1]), np.eye(4), "server: it has the column a"),
         ((np.eye(4), [0, 1, 0, 1]), np.ones((2, 5)), r"client 0: has vectors of shape \(5,\), the server of \(4,\)"),
         ((np.array([["a"], ["b"]]), [0, 1]), np.eye(1), "server: holds <U1 of shape"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(server: Any, client: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(FedfewError, match=message):
-        fedfew.from_arrays(server, [client], path=tmp_path / "x")
+        fedfew.from_arrays(server, [] if client is None else [client], path=tmp_path / "x")
     assert not list(tmp_path.iterdir()), "nothing is written"

@@ -178,6 +178,9 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str]] = {
     "too many categories": (
         csv("a,label\n" + "".join(f"id{i},{'xy'[i % 2]}\n" for i in range(2 * CATEGORIES))), r"has \d+ diff",
     ),
+    "names of patients": (
+        csv("a,label\n" + "".join(f"p{i},{'xy'[i % 2]}\n" for i in range(20))), "different values in 18 rows",
+    ),
     "another width at a site": (other_width, r"north.npy: its vectors x are 1×5, the server's 1×4"),
     "ragged parquet": (ragged_parquet, "column x row 1: has 1 numbers, the first row 2"),
     "not UTF-8": (csv("a,label\n1,é\n".encode("latin-1")), "E204 .*line 2 is not UTF-8"),

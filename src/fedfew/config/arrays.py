@@ -34,10 +34,12 @@ def from_arrays(
     the cache that is named after their content.
     """
     sites = clients if isinstance(clients, Mapping) else {f"client {k}": x for k, x in enumerate(clients)}
+    if not sites or "" in sites:
+        raise FedfewError("E213", "clients", "there are none, or one has no name", "Give the samples of each client")
     parts: list[Part] = [("server", "", *server), *([("test", "", *test)] if test else [])]
     parts += [("client", str(name), x, None) for name, x in sites.items()]
     y = [np.empty(0) if part[3] is None else _array(part[3]).reshape(-1) for part in parts]
-    tables = [_columns(part[2]) for part in parts]
+    tables = [_columns(part[2], part[1] or part[0]) for part in parts]
     content = _vectors(parts, y) if tables[0] is None else _table(parts, tables, y)
     hashes = "".join(digest(array.tobytes() if array.dtype != object else str(array.tolist()).encode())
                      for array in content.values())  # fmt: skip
@@ -75,11 +77,11 @@ def _roles(parts: Sequence[Part], y: Sequence[NDArray[Any]], lengths: Sequence[i
 
 
 def _vectors(parts: Sequence[Part], y: Sequence[NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    x = [_numbers(part[2], f"{part[0]} {part[1]}".strip()) for part in parts]
+    x = [_numbers(part[2], part[1] or part[0]) for part in parts]
     for (part, name, *_), rows in zip(parts, x, strict=True):
         if rows.shape[1:] != x[0].shape[1:]:
             message = f"has vectors of shape {rows.shape[1:]}, the server of {x[0].shape[1:]}"
-            raise FedfewError("E213", f"{part} {name}".strip(), message, "Give every part the same columns")
+            raise FedfewError("E213", name or part, message, "Give every part the same columns")
     return {"x": np.concatenate(x)} | _roles(parts, y, list(map(len, x)))
 
 
@@ -91,16 +93,16 @@ def _table(
         if columns is None or set(columns) != set(first) or set(columns) & set(ROLES):
             have = "numbers only" if columns is None else f"columns {', '.join(list(columns)[:9])}"
             remedy = f"Give every part the columns {', '.join(list(first)[:9])}, none of them called {', '.join(ROLES)}"
-            raise FedfewError("E213", f"{part} {name}".strip(), f"has {have}", remedy)
+            raise FedfewError("E213", name or part, f"has {have}", remedy)
     held = [columns for columns in tables if columns is not None]
     joined = {name: np.concatenate([columns[name].astype(object) for columns in held]) for name in first}
     return joined | _roles(parts, y, [len(next(iter(columns.values()))) for columns in held])
 
 
-def _columns(values: Arrays) -> dict[str, NDArray[Any]] | None:
+def _columns(values: Arrays, where: str) -> dict[str, NDArray[Any]] | None:
     """The columns of a data frame that are not all numbers, or of texts; None for numbers."""
     if hasattr(values, "columns"):
-        columns = frame_rows(values).columns
+        columns = frame_rows(values, where).columns
         return None if all(cells.dtype.kind in "fiub" for cells in columns.values()) else columns
     if hasattr(values, "detach"):
         return None
@@ -111,6 +113,8 @@ def _columns(values: Arrays) -> dict[str, NDArray[Any]] | None:
 def _array(values: Arrays) -> NDArray[Any]:
     """Values of any library that can become an array; E213 for ragged ones."""
     values = values.detach().cpu() if hasattr(values, "detach") else values
+    if isinstance(values, np.ma.MaskedArray):
+        values = values.astype(np.float64).filled(np.nan)
     try:
         return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except ValueError as error:

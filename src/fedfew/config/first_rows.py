@@ -16,7 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
 from fedfew.data.dataset import shown
 from fedfew.data.rows.datasets import LAYOUT, SplitRows, read_parts
-from fedfew.data.rows.encoder import CATEGORIES, NUMERIC, is_number
+from fedfew.data.rows.encoder import NUMERIC, is_category, is_number
 from fedfew.data.rows.files import TEXT_FILES, Column, is_missing, is_rows, read_rows
 
 ROLES = {
@@ -148,9 +148,10 @@ def _unfit(name: str, cells: Column) -> str:
     """Why a column is none to learn from; empty if it is one."""
     if NUMBER_OF_A_PERSON.search(name):
         return "its name says that it numbers the rows"
-    known = {str(cell) for cell in cells if not is_missing(cell)} if cells.dtype == object else set()
-    if len(known) > CATEGORIES and sum(map(is_number, known)) < NUMERIC * len(known):
-        return f"it has {len(known):,} different values"
+    known = [str(cell) for cell in cells if not is_missing(cell)] if cells.dtype == object else []
+    values = set(known)
+    if not is_category(len(values), len(known)) and sum(map(is_number, values)) < NUMERIC * len(values):
+        return f"it has {len(values):,} different values in {len(known):,} rows"
     return ""
 
 

@@ -29,8 +29,8 @@ Scale = Literal["standard", "length", "none"]
 CLIP, TYPICAL = 8.0, LENGTH / 2
 FEWEST = 20
 """Rows of a site, at least, whose sums are used; the default of ``min_images`` on a network."""
-CATEGORIES = 100
-"""Most values of a category; a column with more is no category."""
+CATEGORIES, ALWAYS = 100, 10
+"""Most values of a category; and how many one may have where most cells differ, as names of patients do."""
 NUMERIC = 0.9
 """A column of text is one of numbers if at least this share of its cells are."""
 CHUNK = 1 << 16
@@ -228,11 +228,16 @@ def _column(rows: Rows, name: str) -> dict[str, Any]:
     if sum(map(is_number, known)) >= NUMERIC * len(known):
         return {"name": name, "kind": "number"}
     values = sorted({str(cell) for cell in known})
-    if len(values) > CATEGORIES:
-        message = f"column {name} has {len(values):,} different values, a category at most {CATEGORIES}"
+    if not is_category(len(values), len(known)):
+        message = f"column {name} has {len(values):,} different values in {len(known):,} rows, so it is no category"
         remedy = f'Leave it out with dataset.columns, or use it as text: dataset.name = "text", text = "{name}"'
         raise FedfewError("E213", rows.where, message, remedy)
     return {"name": name, "kind": "category", "values": values}
+
+
+def is_category(values: int, cells: int) -> bool:
+    """Whether so many different values in so many cells can be those of a category."""
+    return values <= CATEGORIES and (values <= ALWAYS or 2 * values <= cells)
 
 
 def is_number(cell: object) -> bool:

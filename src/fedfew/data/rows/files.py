@@ -140,7 +140,9 @@ def read_tables(paths: Sequence[str | Path], text: str = "") -> list[Rows]:
 
 
 def frame_rows(frame: Any, where: str = "frame") -> Rows:
-    """The columns of a data frame of pandas or polars."""
+    """The columns of a data frame of pandas or polars; E213 if two have one name."""
+    if twice := [name for name, times in Counter(map(str, frame.columns)).items() if times > 1]:
+        raise FedfewError("E213", where, f"it has the column {twice[0]} twice", "Name each once")
     columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
     plain = {name: cells if cells.dtype.kind in "fiub" else cells.astype(object) for name, cells in columns.items()}
     return Rows(where, plain, np.arange(len(frame)))

@@ -60,8 +60,8 @@ def odd_survey(sums: Tensor, frame: Frame, examples: int, longest: float) -> str
     if float(second.diagonal().min()) < 0 or total > 1.02 * examples * longest**2:
         return f"has squares that sum to {total:.4g}; 0 to {examples * longest**2:.4g} is possible"
     scatter = second - examples * torch.outer(mean, mean)
-    steps = (sums[: 2 * width].abs().max() / 127, sums[2 * width :].abs().max() / 127)
-    slack = width**0.5 * float(2 * mean.norm() * steps[0] + steps[1]) + 1e-3 * float(second.diagonal().sum()) + 1e-3
+    steps = [float(part.abs().max()) / 127 if len(part) else 0.0 for part in (sums[: 2 * width], sums[2 * width :])]
+    slack = width**0.5 * (2 * float(mean.norm()) * steps[0] + steps[1]) + 1e-3 * float(second.diagonal().sum()) + 1e-3
     jitter = slack * torch.eye(width, dtype=torch.float64)
     if int(torch.linalg.cholesky_ex(scatter + jitter).info):
         return "has second moments that no images have"
