@@ -181,6 +181,9 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str]] = {
     "names of patients": (
         csv("a,label\n" + "".join(f"p{i},{'xy'[i % 2]}\n" for i in range(20))), "different values in 18 rows",
     ),
+    "decimal commas": (
+        csv("a;label\n" + "".join(f"{i},5;{'xy'[i % 2]}\n" for i in range(20))), "of column a have a comma for the dec",
+    ),
     "another width at a site": (other_width, r"north.npy: its vectors x are 1×5, the server's 1×4"),
     "ragged parquet": (ragged_parquet, "column x row 1: has 1 numbers, the first row 2"),
     "not UTF-8": (csv("a,label\n1,é\n".encode("latin-1")), "E204 .*line 2 is not UTF-8"),

@@ -114,7 +114,7 @@ def _array(values: Arrays) -> NDArray[Any]:
     """Values of any library that can become an array; E213 for ragged ones."""
     values = values.detach().cpu() if hasattr(values, "detach") else values
     if isinstance(values, np.ma.MaskedArray):
-        values = values.astype(np.float64).filled(np.nan)
+        values = np.ma.filled(values.astype(np.float64), np.nan)
     try:
         return np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values)
     except ValueError as error:

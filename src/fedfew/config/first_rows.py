@@ -16,7 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
 from fedfew.data.dataset import shown
 from fedfew.data.rows.datasets import LAYOUT, SplitRows, read_parts
-from fedfew.data.rows.encoder import NUMERIC, is_category, is_number
+from fedfew.data.rows.encoder import NUMERIC, has_decimal_commas, is_category, is_number
 from fedfew.data.rows.files import TEXT_FILES, Column, is_missing, is_rows, read_rows
 
 ROLES = {
@@ -150,6 +150,8 @@ def _unfit(name: str, cells: Column) -> str:
         return "its name says that it numbers the rows"
     known = [str(cell) for cell in cells if not is_missing(cell)] if cells.dtype == object else []
     values = set(known)
+    if has_decimal_commas(values):
+        return ""  # a fault with a remedy, and none of the column's
     if not is_category(len(values), len(known)) and sum(map(is_number, values)) < NUMERIC * len(values):
         return f"it has {len(values):,} different values in {len(known):,} rows"
     return ""

@@ -10,7 +10,7 @@ Means and deviations come from sums: over the server's rows, or over those of th
 with fewer than ``FEWEST`` rows adds nothing, as for fedmoments. Which values a category has is the server's to say.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -228,6 +228,9 @@ def _column(rows: Rows, name: str) -> dict[str, Any]:
     if sum(map(is_number, known)) >= NUMERIC * len(known):
         return {"name": name, "kind": "number"}
     values = sorted({str(cell) for cell in known})
+    if has_decimal_commas(values):
+        message = f"the numbers of column {name} have a comma for the decimal point"
+        raise FedfewError("E213", rows.where, message, "Save the table with points")
     if not is_category(len(values), len(known)):
         message = f"column {name} has {len(values):,} different values in {len(known):,} rows, so it is no category"
         remedy = f'Leave it out with dataset.columns, or use it as text: dataset.name = "text", text = "{name}"'
@@ -238,6 +241,11 @@ def _column(rows: Rows, name: str) -> dict[str, Any]:
 def is_category(values: int, cells: int) -> bool:
     """Whether so many different values in so many cells can be those of a category."""
     return values <= CATEGORIES and (values <= ALWAYS or 2 * values <= cells)
+
+
+def has_decimal_commas(values: Collection[str]) -> bool:
+    """Whether these cells are numbers but for a comma in the place of the point."""
+    return bool(values) and all("," in value and is_number(value.replace(",", ".", 1)) for value in values)
 
 
 def is_number(cell: object) -> bool:
