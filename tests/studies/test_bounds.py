@@ -8,7 +8,7 @@ from tests.runs.own_runs import flat
 from fedfew.interface.charts.run_charts import accuracy
 from fedfew.interface.report.standing import standing
 from fedfew.runs.intervals import Interval
-from fedfew.studies.bounds import bounds_of
+from fedfew.studies.bounds import TUNED, bounds_of
 from fedfew.studies.compare import compare
 
 
@@ -66,6 +66,22 @@ def test_a_method_without_lambda_s_has_one() -> None:
     lower = flat(0.4, method__name="server-only", method__lambda_s=10.0)
     assert bounds_of(run, [run, lower])[0].mismatch == "other method.lambda_s"
     assert not bounds_of(run, [run, lower, flat(0.3, name="one", method__name="server-only")])[0].mismatch
+
+
+@pytest.mark.parametrize(
+    ("own", "its", "why"),
+    [
+        ((5, "client.lr, server.lr"), (5, "server.lr"), ""),
+        ((5, "server.lr"), (3, "server.lr"), "other server.lr"),
+        ((5, "client.lr"), (5, "server.lr"), "other server.lr"),
+        ((5, "server.lr"), None, "other server.lr"),
+    ],
+)
+def test_settings_searched_for_with_equal_effort_may_differ(own: Any, its: Any, why: str) -> None:
+    run, lower = flat(0.5, server__lr=0.1), flat(0.4, method__name="server-only", server__lr=0.3)
+    for one, search in ((run, own), (lower, its)):
+        vars(one)["environment"] = {"tuned": TUNED.format(*search)} if search else {}
+    assert bounds_of(run, [run, lower])[0].mismatch == why
 
 
 def test_why_a_bound_is_no_pair_and_what_it_bounds() -> None:

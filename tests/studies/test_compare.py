@@ -11,6 +11,7 @@ from tests.runs.own_runs import by_hand, flat
 
 from fedfew.core.errors import FedfewError
 from fedfew.runs.intervals import Interval
+from fedfew.studies.bounds import TUNED
 from fedfew.studies.compare import Comparison, Row, compare
 from fedfew.studies.tables import accuracy_text, as_json, difference_text, to_csv, to_latex, to_markdown
 
@@ -264,3 +265,7 @@ def test_unequal_effort_is_told() -> None:
     vars(ours)["environment"] = {"tuned": "best of 20 trials by validation"}
     found = compare([ours, flat(0.4, **SERVER_ONLY)])
     assert any(note.startswith("Unequal effort: fedmix: best of 20 trials") for note in found.notes)
+    lower = flat(0.4, **SERVER_ONLY)
+    for one, keys in ((ours, "client.lr, server.lr"), (lower, "server.lr")):
+        vars(one)["environment"] = {"tuned": TUNED.format(5, keys)}
+    assert any(note.startswith("Equal effort: fedmix: best of 5 trials") for note in compare([ours, lower]).notes)

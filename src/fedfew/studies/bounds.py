@@ -4,6 +4,7 @@ Where a frozen backbone knows the classes by name, labels and names without any 
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -33,6 +34,9 @@ RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "evaluate.stop"
 """How the server trains, from where and in which precision, and which model is evaluated when."""
 IMPLIED = {f"method.{key}": value for key, value in tables.IMPLIED.items()}
 """Values that hold for methods without the key."""
+TUNED = "best of {} trials by validation accuracy ({})"
+"""How the settings of a run were searched for: the trials of its method, and the searched keys."""
+UNAFFECTED = "no searched setting affects it"
 WARMUP, POLICY, ORDER = "method.warmup", "norm.policy", "method.order"
 NO_FIRST_TURN = (*LOWER, POOLED, "semifl", "fl2")
 """Methods whose server does not train before the first round unless a warm-up is set."""
@@ -92,14 +96,30 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
 
 
 def other_recipe(run: Run, other: Run) -> list[str]:
-    """The keys in which the server's training differs, or the point at which a round is scored."""
+    """The keys in which the server's training differs, or the point at which a round is scored.
+
+    Keys that a search chose for each of the two, with as many trials, are as fair as equal ones.
+    """
     own, its = ({**IMPLIED, **r.flat} for r in (run, other))
     keys = [key for key, value in own.items() if key.startswith(RECIPE) and value != its.get(key, value)]
+    keys = [key for key in keys if key not in _both_searched(run.tuned, other.tuned)]
     if _statistics(own) != _statistics(its):
         keys.append(POLICY)
     if abs(_epochs_before(own) - _epochs_before(its)) > own["server.epochs"]:
         keys.append(WARMUP)  # one turn may differ: the server of some methods trains in parallel with the clients
     return keys + ([ORDER] if "before" in (own.get(ORDER), its.get(ORDER)) else [])
+
+
+def _both_searched(own: str, its: str) -> set[str]:
+    """The keys that two searches of equal effort have chosen, each for its own method."""
+    (trials, keys), (other, its_keys) = searched(own), searched(its)
+    return keys & its_keys if trials == other else set()
+
+
+def searched(tuned: str) -> tuple[str, set[str]]:
+    """The trials and the keys of a search as it is told; nothing where there was none."""
+    found = re.fullmatch(re.escape(TUNED).replace(r"\{\}", "(.*)"), tuned)
+    return (found[1], set(found[2].split(", "))) if found else ("", set())
 
 
 def _statistics(flat: Flat) -> str:

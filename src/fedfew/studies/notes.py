@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from fedfew.runs.intervals import FEWEST, MOST_SEEDS, POWER
 from fedfew.runs.run import NAMES, Run
-from fedfew.studies.bounds import Pairing, knows_names
+from fedfew.studies.bounds import UNAFFECTED, Pairing, knows_names, searched
 
 if TYPE_CHECKING:
     from fedfew.studies.compare import Row
@@ -43,7 +43,9 @@ def table_notes(rows: "Sequence[Row]", runs: Sequence[Run], pairing: Pairing) ->
     if needed := ", ".join(filter(None, (_needed(row) for row in tested if not row.significant))):
         notes.append(f"Seeds needed to find a difference of this size ({100 * POWER:.0f} % power): {needed}")
     if len({row.tuned for row in rows}) > 1:
-        notes.append("Unequal effort: " + "; ".join(f"{row.label}: {row.tuned}" for row in rows))
+        efforts = {searched(row.tuned)[0] or row.tuned for row in rows if row.tuned != UNAFFECTED}
+        title = "Unequal effort" if len(efforts) > 1 else "Equal effort"
+        notes.append(f"{title}: " + "; ".join(f"{row.label}: {row.tuned}" for row in rows))
     elif rows[0].tuned != NOT_SEARCHED:
         notes.append(f"Settings of all rows: {rows[0].tuned}")
     if not pairing:

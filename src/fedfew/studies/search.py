@@ -16,7 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.storage import Warn
 from fedfew.runs.run import Run
-from fedfew.studies.bounds import BASELINE, CLIENT_KEYS, METHOD
+from fedfew.studies.bounds import BASELINE, CLIENT_KEYS, METHOD, TUNED, UNAFFECTED
 from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, drawn_anew, paths, slug
 
 JOURNAL = "optuna.journal"
@@ -68,8 +68,8 @@ class Search:
     def told(self) -> str:
         """The effort, as tables show it."""
         if not self.keys:
-            return "no searched setting affects it"
-        return f"best of {self.trials} trials by validation accuracy ({', '.join(self.keys)})"
+            return UNAFFECTED
+        return TUNED.format(self.trials, ", ".join(self.keys))
 
     def cell(self, drawn: Mapping[str, Any], **more: Any) -> Cell:
         """The cell of a trial, or of its settings with other ones."""
