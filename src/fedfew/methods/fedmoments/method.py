@@ -153,11 +153,8 @@ MUCH = 2.0
 
 
 def settle(method: FedMoments, scenario: Scenario) -> dict[str, Any]:
-    """The number of clients, where it is known; no shift with privacy, since it depends on all images of a site, and
-    nothing of single clients with secure sums."""
+    """No shift with privacy, since it depends on all images of a site; nothing of single clients with secure sums."""
     known: dict[str, Any] = {}
-    if not method.population and scenario.clients is not None:
-        known["method.population"] = scenario.clients
     if scenario.secure_sums:
         known["method.sums_only"] = True
     if scenario.private or scenario.image_noise or scenario.secure_sums:
