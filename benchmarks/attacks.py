@@ -130,7 +130,7 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
         shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
         config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})
         federation = replace(federation, origin=Origin(about, "", {}))
-        parts = replace(parts, config=config, algorithm=config.method, network=network_of(config, federation))
+        parts = replace(parts, config=config, network=network_of(config, federation))
         clients = replace(parts.clients, cohort=CLIENTS, gate=config.gate, transforms=config.transforms)
         parts = replace(parts, clients=clients)
     site = replace(parts.server, labeled=federation.server, network=parts.network)
@@ -149,7 +149,7 @@ def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Si
         config = load(parts.config.document, settings)
         exchange = Unmasked.of(config) if defence == SECURE else None
         clients = replace(parts.clients, gate=config.gate, transforms=config.transforms, exchange=exchange)
-        parts = replace(parts, algorithm=config.method, clients=clients)
+        parts = replace(parts, config=config, clients=clients)
         sites = replace(sites, algorithm=parts.algorithm, transforms=config.transforms)
     output: Said = {}
     return parts, sites, state, play(parts, sites, state, CLEAN + ATTACKED, output), output

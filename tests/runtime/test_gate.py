@@ -121,7 +121,7 @@ def at(position: int, change: Callable[[Answer], Answer]) -> Alter:
 
 def with_aggregator(name: str) -> Parts:
     config = load(TINY, {"participation": FIVE, "aggregator.name": name})
-    return replace(tiny_base(), algorithm=config.method)
+    return replace(tiny_base(), config=config)
 
 
 @cache

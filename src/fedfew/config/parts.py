@@ -42,11 +42,14 @@ class Parts:
     """The parts of a run."""
 
     config: Config
-    algorithm: Method
     federation: Federation
     network: Network
     server: ServerSite
     clients: Clients
+
+    @property
+    def algorithm(self) -> Method:
+        return self.config.method
 
     @property
     def backbone(self) -> dict[str, Any]:
@@ -164,7 +167,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         everything = federation.server.join(LabeledSet(federation.samples, federation.truth))
         held = round(clients.cohort * float(np.mean(federation.partition.sizes)))
         server = replace(server, pool=everything, cohort_images=held)
-    return Parts(config, config.method, federation, network, server, clients)
+    return Parts(config, federation, network, server, clients)
 
 
 def _counted(config: Config, federation: Federation) -> Config:
