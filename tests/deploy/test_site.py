@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
+from tests.models.test_sentence import encoder, notes  # noqa: F401 - a fixture
 
 from fedfew.config.parts import Parts, assemble, network_of
 from fedfew.config.schema import check
@@ -407,3 +409,19 @@ def test_a_real_site_answers_from_its_table_whatever_else_is_in_it(tmp_path: Pat
     (tmp_path / "site.csv").write_text("b,label\n1,x\n")
     other = real(tmp_path / "t", tmp_path / "site.csv")
     assert "code" in other.answer(head | {"run": "other"}, content)[0]["answers"][0]
+
+
+def test_a_real_site_answers_from_a_parquet_of_texts(tmp_path: Path, encoder: str) -> None:  # noqa: F811
+    texts = {"text": ["heart pulse"] * 12 + ["bone wrist"] * 12, "finding": ["of nobody's business"] * 24}
+    pandas.DataFrame(texts).to_parquet(tmp_path / "notes.parquet")
+    dataset = {"name": "text", "path": str(notes(tmp_path / "all.csv")), "validation": 0}
+    model = {"name": "sentence", "source": encoder}
+    parts = assemble(check({"rounds": 2, "dataset": dataset, "model": model, "method": {"name": "fedmatch"}}))
+    head, content = message(parts, parts.network.snapshot())
+    site = real(tmp_path / "s", tmp_path / "notes.parquet", allow_code=(encoder,))  # type: ignore[arg-type]
+    (answer,) = site.answer(head, content)[0]["answers"]
+    assert answer["examples"] == 24
+    pandas.DataFrame({"note": texts["text"]}).to_parquet(tmp_path / "other.parquet")
+    other = real(tmp_path / "t", tmp_path / "other.parquet", allow_code=(encoder,))  # type: ignore[arg-type]
+    (refused,) = other.answer(head, content)[0]["answers"]
+    assert refused["code"] == "E417.data", "it has no column of this name"
