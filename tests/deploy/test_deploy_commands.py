@@ -78,6 +78,10 @@ def test_printouts(tmp_path: Path) -> None:
     assert "Restart=always" in unit and "--data /data" in unit
     unit = fedfew("client", tmp_path / "n" / "bundles" / "a.tar", "--data", "/my scans/100 % $x", "--systemd")
     assert '--data "/my scans/100 %% $$x"\n' in unit
+    strict = ("--unit", "image", "--min-noise", "1.5", "--max-epsilon", "8")
+    unit = fedfew("client", tmp_path / "n" / "bundles" / "a.tar", "--data", "/data", *strict, "--systemd")
+    (command,) = (line.split("=", 1)[1].split() for line in unit.splitlines() if line.startswith("ExecStart="))
+    assert Path(command[0]).is_file() and command[-6:] == ["--min-noise", "1.5", *strict[:2], "--max-epsilon", "8.0"]
 
 
 PLACES = ("n", "m", "nowhere", "nowhere.tar", "nothing", "n/bundles/a.tar")

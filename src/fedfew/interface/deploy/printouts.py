@@ -2,7 +2,7 @@
 
 import json
 import shlex
-import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -117,7 +117,7 @@ def systemd_client(folder: Path, data: Path | None, terms: SiteTerms, metrics: i
     """A unit that keeps a site online, with the site's terms as options where they differ from the defaults."""
     home = folder.absolute()
     changed = [name for name in OPTIONS if getattr(terms, name) != getattr(SiteTerms, name)]
-    options = [word for name in changed for word in (f"--{name.replace('_', '-')}", f"{getattr(terms, name):g}")]
+    options = [word for name in changed for word in (f"--{name.replace('_', '-')}", str(getattr(terms, name)))]
     options += [word for name in terms.allow_code for word in ("--allow-code", name)]
     images = str((data or Path("DATA")).absolute())
     return _unit(
@@ -134,7 +134,7 @@ def _word(text: str) -> str:
 
 
 def _unit(title: str, words: list[str], folder: Path) -> str:
-    command = " ".join(_word(word) for word in [str(Path(sys.executable).with_name("fedfew")), *words])
+    command = " ".join(_word(word) for word in [str(Path(sysconfig.get_path("scripts"), "fedfew")), *words])
     home = str(folder).replace("%", "%%")
     return _filled("systemd.service", title=title, home=home, command=command, user=USER)
 
