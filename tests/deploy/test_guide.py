@@ -57,7 +57,7 @@ def test_the_guide_for_three_machines(tmp_path: Path, monkeypatch: pytest.Monkey
     try:
         done = said(tmp_path, *examine_server)
         assert done.returncode == 0 and "FAILED" not in done.stdout, done.stdout
-        server = machines.start(*serve, "--json")
+        server = machines.start(*serve)
         assert eventually(lambda: said(tmp_path, *examine_server).stdout.count("the server is running"), 120, 2.0)
         for name in ("north", "south"):
             place = tmp_path / f"machine {name}"
@@ -73,6 +73,7 @@ def test_the_guide_for_three_machines(tmp_path: Path, monkeypatch: pytest.Monkey
                 assert done.returncode == 0 and checks["key registered"] and all(checks.values()), done.stdout
             machines.start(*(word.replace("north", name) for word in attend))
         assert server.wait(400) == 0, machines.words()
+        assert 1 <= server.errors().count("warm-up: ") <= 2, "said when it moves, not at every look"
         below = [pid for one in machines.started for pid in descendants(one.pid)]
     finally:
         for one in reversed(machines.started):

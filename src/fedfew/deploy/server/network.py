@@ -164,6 +164,7 @@ def _follow(session: Session, link: SuperLink, report: Report | None) -> Generat
     job.prepare()
     link.limit_replies(_largest_reply(parts, len(link.plan.sites)))
     run, done, app = Run(session.folder), session.state.round, KeptAlive(job, link.submit)
+    warmed = 0
     while True:
         link.refresh()
         working = job.is_at_work()  # looked at first: what it wrote before it ended is then read below
@@ -172,7 +173,8 @@ def _follow(session: Session, link: SuperLink, report: Report | None) -> Generat
             done = record["round"]
             yield record
         warmup = run.warmup
-        if report is not None and warmup is not None:
+        if report is not None and warmup is not None and warmup.done != warmed:
+            warmed = warmup.done
             report(warmup.done, warmup.total)
         if working:
             app.seen = True
