@@ -151,6 +151,12 @@ def test_a_row_that_averages_over_methods_says_so() -> None:
     assert note.endswith("averages over runs that differ in method.name: add them to --by")
 
 
+def test_rows_over_different_seeds_are_told() -> None:
+    runs = [flat(0.4 + s / 100, seed=s, method__name=name) for s in range(3) for name in ("fedmix", "semifl")]
+    assert not any("different seeds" in note for note in compare(runs).notes)
+    assert any("different seeds" in note for note in compare(runs[:-1]).notes)
+
+
 def test_datasets_are_not_mixed() -> None:
     runs = [flat(0.5), flat(0.5, dataset__name="mnist")]
     with pytest.raises(FedfewError, match=r"E114.*mini-mnist, mnist"):

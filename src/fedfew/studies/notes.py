@@ -36,6 +36,9 @@ def table_notes(rows: "Sequence[Row]", runs: Sequence[Run], pairing: Pairing) ->
         notes.append(f"Fewer than three seeds give no interval, only the values: {few}")
     if any(row.accuracy.low is not None for row in rows):
         notes.append(_covered(rows, runs))
+    seeds = {str(run.path): run.seeds for run in runs}
+    if len({frozenset(seeds[path] for path in row.runs) for row in rows}) > 1:
+        notes.append("Rows have different seeds: their means are of other data, only differences are paired")
     tested = [row for row in rows if row.p is not None]
     if tested:
         several = f", corrected for {len(tested)} comparisons (Holm)" if len(tested) > 1 else ""
