@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from fedfew.config.parts import Parts, assemble, sites_of
 from fedfew.config.schema import load
@@ -89,13 +90,16 @@ def settings(kind: str, budget: float, sites: int, seed: int) -> Config:
     return load("few-labels", chosen)
 
 
-def accuracy(config: Config, parts: Parts) -> tuple[float, float]:
-    """Accuracy at the end of a run on these data, in per cent, and the ε that the run reports."""
+def accuracy(config: Config, parts: Parts, start: Tensor) -> tuple[float, float]:
+    """Accuracy in per cent at the end of a run on these data from this model, and the ε that the run reports.
+
+    The network of ``parts`` is the runs' common workspace: after one run it holds that run's model.
+    """
     secure = config.privacy.sums == "secure"
     exchange = Unmasked.of(config) if secure else None
     clients = replace(parts.clients, transforms=config.transforms, exchange=exchange)
     sites = replace(sites_of(config, parts.federation, parts.network), sums=None)
-    begun = config.method.start(parts.network.snapshot())
+    begun = config.method.start(start)
     rounds = list(run_rounds(clients, config.method, parts.server, InlineFleet(sites), begun, config.rounds))
     spent = privacy_of([record for _, record in rounds], config.privacy)
     return 100 * float(rounds[-1][1]["accuracy"] or 0.0), float(spent["epsilon"]) if spent else 0.0
@@ -112,10 +116,12 @@ def run(seeds: list[int], draws: int) -> None:
             for kind, budget in cells:
                 made = done[str(sites), kind, f"{budget:g}", str(seed)]
                 left += [(kind, budget)] * ((draws if budget else 1) - made)
-            parts = assemble(settings("open", 0.0, sites, seed)) if left else None
+            if not left:
+                continue
+            parts = assemble(settings("open", 0.0, sites, seed))
+            start = parts.network.snapshot()
             for kind, budget in left:
-                assert parts is not None
-                found, spent = accuracy(settings(kind, budget, sites, seed), parts)
+                found, spent = accuracy(settings(kind, budget, sites, seed), parts, start)
                 values = [sites, kind, f"{budget:g}", seed, f"{found:.2f}", f"{spent:.4g}"]
                 print(*values, flush=True)
                 new = not CELLS.exists()
