@@ -86,7 +86,7 @@ DEPLOY = group(
     ),
     command(
         "deploy:client",
-        "Keep a site online. Starts a process that holds the images, and Flower's SuperNode; reconnects by itself.",
+        "Keep a site online. Starts a process that holds the data, and Flower's SuperNode; reconnects by itself.",
         BUNDLE, DATA, STATE,
         text("--min-noise", "N", "Refuse runs with less noise (default: limits.toml of the site, or 0).", type=AMOUNT),
         text("--max-clip", "N", "Refuse runs with a larger clip; 0: any.", type=AMOUNT),
