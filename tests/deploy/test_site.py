@@ -22,12 +22,13 @@ from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Payload
 from fedfew.core.types import ClientUpdate
+from fedfew.deploy.doctor import _site_step
 from fedfew.deploy.messages.frames import encode, receive, send
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.server_app import run_description
 from fedfew.deploy.site.build import real_site
 from fedfew.deploy.site.files import Memory, PrivacyBudget
-from fedfew.deploy.site.images import load_samples
+from fedfew.deploy.site.images import load_samples, own_rows
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite, _exchange
 from fedfew.methods.fedmoments.method import FedMoments
@@ -425,3 +426,15 @@ def test_a_real_site_answers_from_a_parquet_of_texts(tmp_path: Path, encoder: st
     other = real(tmp_path / "t", tmp_path / "other.parquet", allow_code=(encoder,))  # type: ignore[arg-type]
     (refused,) = other.answer(head, content)[0]["answers"]
     assert refused["code"] == "E417.data", "it has no column of this name"
+
+
+def test_the_doctor_reads_a_folder_of_texts_and_takes_no_readme_for_data(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text("pain in the wrist")
+    assert _site_step(tmp_path, SiteTerms()) == f"20 files in {tmp_path}"
+    with pytest.raises(FedfewError, match="E417"):
+        _site_step(tmp_path, SiteTerms(min_images=21))
+    (tmp_path / "images").mkdir()
+    for name in ("README.txt", "a.png"):
+        (tmp_path / "images" / name).write_text("no image")
+    assert own_rows(tmp_path / "images") == []

@@ -44,7 +44,11 @@ def load_samples(data: Path, about: Mapping[str, Any], most: int = 0, group: str
 
 
 def own_rows(data: Path) -> list[Rows]:
-    """The tables of a site, if its data are no images: an NPZ may hold either."""
+    """The tables or files of text of a site, if its data are no images: an NPZ may hold either."""
+    if data.is_dir():
+        files = [path for path in data.rglob("*") if path.is_file()]
+        texts = sum(path.suffix.lower() in TEXT_FILES for path in files)
+        return read_tables([data], "text") if 2 * texts > len(files) else []
     if (
         not data.is_file()
         or not is_rows(data)
@@ -89,7 +93,7 @@ def read_npz(path: Path) -> Tensor:
 
 def count_images(data: Path) -> str:
     """The number of images, rows, or files that are not opened yet, in words; E509 if there are none."""
-    if rows := own_rows(data):
+    if not data.is_dir() and (rows := own_rows(data)):
         return f"{sum(map(len, rows)):,} rows with the columns {', '.join(list(rows[0].columns)[:12])} in {data}"
     if not data.is_dir():
         images = read_npz(data)
