@@ -18,6 +18,7 @@ Runs are saved in --out; the same command continues with what is missing, --unti
 """
 
 import argparse
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from benchmarks.method_tasks import (
     other_setting,
     warm_cell,
 )
-from paper.measures import gain_cell
+from paper.measures import IMAGES, gain_cell, sampling
 from paper.page import put
 from paper.study import slim
 
@@ -188,9 +189,13 @@ def table(result: dict[str, list[Run]], upto: int) -> str:
         if not far:
             continue
         values = [last_five(o, "accuracy", upto) for o in far]
-        gains = [last_five(o, "accuracy", upto) - base[o.seeds] for o in far if o.seeds in base]
+        pairs = [(last_five(o, "accuracy", upto), base[o.seeds]) for o in far if o.seeds in base]
         last, done = [o.records[upto - 1] for o in far], [record for o in far for record in o.records[:upto]]
-        gain = "" if name == SERVER_ONLY or not gains else _gain(gains)
+        gain = (
+            ""
+            if name == SERVER_ONLY or not pairs
+            else gain_cell(_gain(pairs, far[0].evaluation.get("images") or IMAGES))
+        )
         rows.append((
             -mean(values),
             f"| {TITLES.get(name, name)} | {_percent(values)} | {gain} | {len(far)} | {_share(last, 'coverage')} | "
@@ -202,9 +207,10 @@ def table(result: dict[str, list[Run]], upto: int) -> str:
     return f"| {columns} |\n|---|---|---|---|---|---|---|---|---|\n{body}"
 
 
-def _gain(values: Sequence[float]) -> str:
-    """The mean difference with its standard error and verdict, paired by seed."""
-    return gain_cell(Interval.of(values)) if len(values) > 1 else f"{100 * values[0]:+.1f} (one seed)"
+def _gain(pairs: Sequence[tuple[float, float]], images: int) -> Interval:
+    """The mean difference of accuracies, paired by seed; its error is at least that of so many test images."""
+    each = math.hypot(*(sampling(mean(side), images) for side in zip(*pairs, strict=True)))
+    return Interval.of([own - base for own, base in pairs], each)
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -244,8 +244,9 @@ def gain_sentence(key: ArmKey, gain: Gain) -> str:
 
 
 def gain_cell(gain: Gain) -> str:
-    """The gain for a table."""
+    """The gain for a table. One seed gives no verdict: its error is that of the test images, without the seeds'."""
     if isinstance(gain, str):
         return gain
+    number = f"{100 * gain.mean:+.1f} (SE {100 * (gain.se or 0.0):.1f}"
     words = {"yes": "better", "no": "**worse**"}.get(positive(gain)[0], "not significant")
-    return f"{100 * gain.mean:+.1f} (SE {100 * (gain.se or 0.0):.1f}{', one seed' if gain.n == 1 else ''}), {words}"
+    return f"{number}, one seed)" if gain.n == 1 else f"{number}), {words}"
