@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.deploy.conftest import TINY
 from tests.deploy.test_deploy_commands import fedfew as command
 
+import fedfew
 from fedfew.deploy import audit, joining
 from fedfew.deploy.messages.frames import encode
 from fedfew.deploy.plan import make_network, open_bundle
@@ -63,7 +65,20 @@ def test_the_dossier_explains_secure_sums_and_warns_of_an_authority_at_the_serve
         (tmp_path / "clinic" / "bundles" / f"{name}.tar").unlink()
     command("dossier", tmp_path / "clinic")
     text = (tmp_path / "clinic" / "dossier.html").read_text()
-    assert "could make up sites of" not in text and "bundles/" not in text
+    assert "could make up sites of" not in text and "bundles/" not in text and "Sites hold images without" in text
+
+
+def test_the_dossier_of_a_network_of_tables_speaks_of_rows(tmp_path: Path) -> None:
+    plan = make_network(tmp_path / "clinic", ["a", "b"])
+    drawn = np.random.default_rng(0).normal(size=(40, 3))
+    config = fedfew.from_arrays(
+        (drawn, np.arange(40) % 2), [drawn] * 2, (drawn, np.arange(40) % 2), path=tmp_path / "x"
+    )
+    changes = {"rounds": 1, "method.name": "fedavg", "fleet.kind": "inline"}
+    Experiment.load(config, changes).run(plan.folder / "runs" / "0001-x")
+    command("dossier", tmp_path / "clinic")
+    text = (tmp_path / "clinic" / "dossier.html").read_text()
+    assert "Sites hold rows without labels" in text and "rows, ledger (stay here)" in text
 
 
 def test_a_ledger_has_a_page(tmp_path: Path) -> None:

@@ -52,8 +52,10 @@ def write_dossier(plan: ServerPlan, sites: Sequence[Path], purpose: str, out: Pa
     runs, told = [_about_run(run, plan) for run in runs_of(plan)], list(events(plan.folder))
     facts = [_site_facts(folder) for folder in sites]
     ends = {"authority": expiry(plan.ca.read_bytes()), "server": expiry(plan.certificate.read_bytes())}
+    nouns = {one["run"].noun for one in runs}
     text = page(
         "dossier.html", "deploy", title=f"Network {plan.name}", plural=True, plan=plan, purpose=purpose,
+        noun=nouns.pop() if len(nouns) == 1 else "samples",
         rows=site_rows(plan), runs=runs, sites=facts, ends=ends, authority=authority_fingerprint(plan.ca.read_bytes()),
         audit=told[-40:], audited=len(told), sizes=_sizes(plan.folder), packages=packages(),
         forgotten=[event for event in told if event["event"] == "forgotten"],
@@ -142,7 +144,7 @@ def risks(
         if not one["secure"]:
             risks.append(f"Run {title}: the server sees the update of each site.")
         if one["harm"]:
-            risks.append(f"Run {title}: with the sites' images the model is worse than without.")
+            risks.append(f"Run {title}: with the sites' {one['run'].noun} the model is worse than without.")
         if one["verdict"] is None:
             risks.append(f"Run {title}: not compared with training on the labels alone.")
     risks += secrets_left(plan)
