@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from fedfew.core.storage import write_atomically, writing
@@ -23,8 +23,12 @@ _ADDRESSES = 1000
 def record(folder: Path, event: str, /, **about: Any) -> None:
     """Add a line; returns when it is on disk."""
     line = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **about}
-    with writing(folder / NAME), (folder / NAME).open("ab") as file:
+    with writing(folder / NAME), (folder / NAME).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        if end := file.seek(0, os.SEEK_END):
+            file.seek(end - 1)
+            if file.read() != b"\n":  # a crash cut the line before
+                file.write(b"\n")
         file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
@@ -35,9 +39,11 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
     if (folder / NAME).is_file():
         for line in (folder / NAME).read_bytes().splitlines():
             try:
-                yield json.loads(line)
-            except ValueError:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(event, dict) and isinstance(event.get("event"), str) and isinstance(event.get("time"), str):
+                yield event
 
 
 def note_seen(folder: Path, times: Mapping[str, float]) -> None:
@@ -51,10 +57,10 @@ def note_seen(folder: Path, times: Mapping[str, float]) -> None:
 def last_seen(folder: Path) -> dict[str, float]:
     """When each site was last heard of."""
     try:
-        times: dict[str, float] = json.loads((folder / SEEN).read_bytes())
-    except (OSError, ValueError):
+        times = {str(site): float(at) for site, at in json.loads((folder / SEEN).read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError):
         return {}
-    return times
+    return {site: at for site, at in times.items() if 0 <= at < time() + 86400}
 
 
 @dataclass(eq=False)

@@ -17,6 +17,8 @@ from fedfew.core.errors import FedfewError
 
 _PEM = serialization.Encoding.PEM
 _OPENSSH = serialization.Encoding.OpenSSH
+_UNREADABLE = (ValueError, UnsupportedAlgorithm, NotImplementedError)
+"""What `cryptography` raises for a text that is no key: the last for points in their compressed form."""
 OFTEN_USED = ec.SECP256R1()
 """Curve of the keys that sign every connection or request: forty times as fast as P-384, so strangers cost less."""
 
@@ -88,7 +90,7 @@ def fingerprint(public: bytes) -> str:
     try:
         serialization.load_ssh_public_key(public)
         return _grouped(b64decode(public.split()[1], validate=True))
-    except (ValueError, IndexError, UnsupportedAlgorithm) as error:
+    except (*_UNREADABLE, IndexError) as error:
         raise FedfewError("E513", "key", f"is not a public key: {error}") from None
 
 
@@ -128,7 +130,7 @@ def has_signed(public: bytes, content: bytes, signature: str) -> bool:
         if not isinstance(key, ec.EllipticCurvePublicKey):
             return False
         key.verify(b64decode(signature, validate=True), content, ec.ECDSA(hashes.SHA256()))
-    except (ValueError, UnsupportedAlgorithm, InvalidSignature):
+    except (*_UNREADABLE, InvalidSignature):
         return False
     return True
 
@@ -140,8 +142,11 @@ def as_flower_sends_it(public: bytes) -> str:
 
 
 def expiry(certificate: bytes) -> datetime:
-    """When a certificate ends; ValueError if it is none."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    """When a certificate ends; E505 if it is none."""
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except ValueError as error:
+        raise FedfewError("E505", "certificate", f"cannot be read: {error}") from None
 
 
 def check_certificate(path: Path, issuer: Path | None = None) -> datetime:

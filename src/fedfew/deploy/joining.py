@@ -77,12 +77,12 @@ def admit(plan: ServerPlan, request: Path) -> Path:
     name, public, shown = read_request(request)
     with locked(plan.folder / "keys"):
         plan = open_server(plan.folder)
-        known = plan.public_key(name).read_bytes() if name in plan.sites else b""
+        known = plan.key_of(name) if name in plan.sites else b""
         if known and name not in plan.revoked and fingerprint(known) != shown:
             reason = f"site {name} is in the network with another key, {fingerprint(known)}"
             remedy = f"Choose another name, or `fedfew deploy revoke {name}` first"
             raise FedfewError("E506", str(request), reason, remedy)
-        others = {fingerprint(plan.public_key(site).read_bytes()): site for site in plan.sites if site != name}
+        others = {fingerprint(plan.key_of(site)): site for site in plan.sites if site != name}
         if shown in others:
             raise FedfewError(
                 "E506", str(request), f"its key is that of site {others[shown]}", "Each site needs its own"
@@ -181,7 +181,7 @@ def site_rows(plan: ServerPlan) -> list[dict[str, str]]:
     seen, told = last_seen(plan.folder), {}
     for event in events(plan.folder):
         if event["event"] == "answer":
-            told[event["site"]] = event
+            told[event.get("site")] = event
     rows = []
     for name in plan.sites:
         at, answer = seen.get(name), told.get(name, {})
@@ -189,7 +189,7 @@ def site_rows(plan: ServerPlan) -> list[dict[str, str]]:
         state = "revoked" if name in plan.revoked else "online" if online else "offline" if at else "never seen"
         when = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else "–"
         versions = ", ".join(f"{key} {value}" for key, value in answer.get("versions", {}).items()) or "–"
-        shown = fingerprint(plan.public_key(name).read_bytes())
+        shown = fingerprint(plan.key_of(name))
         rows.append(
             {"site": name, "state": state, "last seen": when, "answer": answer.get("answer", "–"), "versions": versions}
         )

@@ -105,9 +105,17 @@ class ServerPlan(Plan):
     def public_key(self, site: str) -> Path:
         return self.folder / "keys" / f"{site}.pub"
 
+    def key_of(self, site: str) -> bytes:
+        """The content of a site's public key; E505 if its file is gone."""
+        try:
+            return self.public_key(site).read_bytes()
+        except OSError as error:
+            remedy = f"Restore it from a backup, or `fedfew deploy revoke {site}` and admit the site again"
+            raise FedfewError("E505", str(self.public_key(site)), f"cannot be read: {error.strerror}", remedy) from None
+
     def numbers_of_keys(self) -> dict[str, int]:
         """Public key, as Flower sends it → number of the site."""
-        return {as_flower_sends_it(self.public_key(site).read_bytes()): self.sites.index(site) for site in self.members}
+        return {as_flower_sends_it(self.key_of(site)): self.sites.index(site) for site in self.members}
 
     def of_site(self, name: str) -> "SitePlan":
         """What a site has to know."""

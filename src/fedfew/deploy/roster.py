@@ -18,7 +18,7 @@ from fedfew.secure.identity import BY_AUTHORITY, POINT, Identity, member_text, p
 def sign_member(plan: ServerPlan, name: str) -> bytes:
     """The row of a member; signed once, while the authority's key is on this machine. E505 if it is not."""
     path, number = plan.folder / "keys" / f"{name}.member", plan.sites.index(name)
-    key = serialization.load_ssh_public_key(plan.public_key(name).read_bytes())
+    key = serialization.load_ssh_public_key(plan.key_of(name))
     assert isinstance(key, ec.EllipticCurvePublicKey)  # it was, when the site was admitted
     point = key.public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
     if path.is_file() and path.read_bytes()[:POINT] == point:
