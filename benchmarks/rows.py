@@ -1,6 +1,6 @@
 """Texts, tables and vectors: what sites without labels add to 40 or 100 labels, compared with the other methods.
 
-    python -m benchmarks.rows --out runs/rows --seeds 3 --first-seed 100      all cells, resumable, one run at a time
+    python -m benchmarks.rows --out runs/rows --seeds 3 --first-seed 110      all cells, resumable, one run at a time
     python -m benchmarks.rows --out runs/rows --only reuters --methods fedmoments,server-only
     python -m benchmarks.rows --million /tmp/million                          10⁶ vectors × 384: memory, time a round
 
