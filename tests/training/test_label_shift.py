@@ -161,6 +161,8 @@ def test_a_ballot_keeps_the_last_vote_on_each_image() -> None:
     ballot.record(torch.tensor([0, 3]), torch.tensor([2, 5]), torch.tensor([True, False]))
     assert ballot.votes.tolist() == [2, -1, -1, -1]
     assert ballot.coverage == 1 / 4
+    ballot.record(torch.tensor([1]), torch.tensor([0]), torch.tensor([True]))
+    assert ballot.coverage == 2 / 4, "the first class counts like the others"
     assert Ballot(0).coverage == 0.0
 
 
