@@ -13,7 +13,8 @@ from torch import nn
 
 from fedfew.core.network import Network
 from fedfew.data.samples import Images
-from fedfew.inference.label_next import choose, embed
+from fedfew.inference.embedding import embed
+from fedfew.inference.label_next import choose
 
 
 def test_the_choice_by_hand() -> None:
@@ -42,7 +43,7 @@ def test_features_are_the_input_of_the_last_layer() -> None:
     images = torch.randint(1, 256, (5, 1, 2, 2), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     features, probabilities = embed(network, Images(images), batch=2)
     plain = images.flatten(1).float() / 255
-    assert torch.allclose(features, plain / plain.norm(dim=1, keepdim=True), atol=1e-6)
+    assert torch.allclose(features, plain, atol=1e-6)
     assert torch.equal(probabilities, network.probabilities(Images(images), 2))
     without = Network.of(nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten()))
     assert torch.allclose(embed(without, Images(images))[0].square(), without.probabilities(Images(images)), atol=1e-6)

@@ -16,7 +16,9 @@ from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.folders import LABELS, scan_labeled
 from fedfew.data.images.subjects import numbers, with_subjects
 from fedfew.data.samples import Images
-from fedfew.inference.predict import read_for
+from fedfew.inference.embedding import embed
+from fedfew.inference.predict import find_samples, read_for
+from fedfew.inference.unlike import Unlike, unlike_classes
 from fedfew.runs.files import site_results
 from fedfew.runs.folder import CONFIG, MODEL
 from fedfew.runs.model_file import read_weights
@@ -24,6 +26,7 @@ from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
 from fedfew.runs.statistics import Judged, evenness
 from fedfew.runs.statistics import evaluate as measured
+from fedfew.training.label_shift import tempered
 
 
 def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
@@ -69,6 +72,20 @@ def evaluate_files(
     labels = np.asarray([classes.index(name) for name in names], np.int64)
     probabilities = run.network().probabilities(labeled.samples()).double().numpy()
     return measured(Judged(labels, probabilities, labeled.groups), classes) | {"sites": []}, labeled.problems
+
+
+def evaluate_unlabeled(
+    run: Run, path: Path, report: Report | None = None
+) -> tuple[dict[str, Any], Unlike | None, list[Problem]]:
+    """What can be said of samples without labels: their classes' shares, and whether some are of none."""
+    about, network = run.about_model(), run.network()
+    inputs = find_samples(about, [path], report, str(run.flat.get("dataset.label", "")))
+    features, probabilities = embed(network, inputs.samples)
+    probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
+    unlike = unlike_classes(run, network, inputs, features, probabilities)
+    mix = dict(zip(about["classes"], (round(p, 4) for p in probabilities.mean(0).tolist()), strict=True))
+    result = {"images": len(inputs.names), "mix": mix, "unlike": None if unlike is None else unlike.about()}
+    return result, unlike, inputs.problems
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.functional import normalize
 
-from fedfew.core.network import Network
-from fedfew.core.samples import Samples
 from fedfew.core.types import Report
+from fedfew.inference.embedding import embed
 from fedfew.inference.predict import Found, find_samples
+from fedfew.inference.unlike import Unlike, unlike_classes
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import tempered
 
@@ -34,18 +35,20 @@ class Pick:
 
 def label_next(
     run: Run, paths: Sequence[str | Path], count: int, report: Report | None = None
-) -> tuple[list[dict[str, Any]], Found]:
-    """Choose up to ``count`` of the samples below the paths: a row for each, best first, and what there was."""
+) -> tuple[list[dict[str, Any]], Found, Unlike | None]:
+    """Choose up to ``count`` of the samples below the paths: a row for each, best first, what there was, and how much
+    of it looks like none of the classes."""
     about, network = run.about_model(), run.network()
     inputs = find_samples(about, paths, report, str(run.flat.get("dataset.label", "")))
     features, probabilities = embed(network, inputs.samples)
     probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
-    rows = []
-    for rank, pick in enumerate(choose(probabilities, features, count), 1):
+    unlike, rows = unlike_classes(run, network, inputs, features, probabilities), []
+    for rank, pick in enumerate(choose(probabilities, normalize(features, dim=1), count), 1):
         share = probabilities[pick.index]
         best = share.topk(2)
         names = [about["classes"][int(c)] for c in best.indices]
         shares = [float(p) for p in best.values]
+        odd = unlike is not None and bool(unlike.odd[pick.index])
         rows.append(
             {
                 "rank": rank,
@@ -56,10 +59,11 @@ def label_next(
                 "uncertainty": round(pick.uncertainty, 4),
                 "entropy": round(float(-(share * share.clamp_min(1e-30).log()).sum()), 4),
                 "distance": None if pick.distance is None else round(pick.distance, 4),
-                "reason": reason(names, shares, pick),
+                "unlike": odd,
+                "reason": reason(names, shares, pick) + ("; looks like none of your classes" if odd else ""),
             }
         )
-    return rows, inputs
+    return rows, inputs, unlike
 
 
 def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:
@@ -77,24 +81,6 @@ def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:
         free[index] = False
         nearest = torch.minimum(nearest, (features - features[index]).norm(dim=1))
     return picks
-
-
-def embed(network: Network, samples: Samples, batch: int = 500) -> tuple[Tensor, Tensor]:
-    """Features of length 1 (the input of the last linear layer, or √p where there is none) and probabilities."""
-    last = next((layer for layer in reversed(list(network.module.modules())) if isinstance(layer, nn.Linear)), None)
-    caught: list[Tensor] = []
-
-    def catch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        caught.append(inputs[0].detach().flatten(1).cpu())
-
-    handle = last.register_forward_pre_hook(catch) if last is not None else None
-    try:
-        probabilities = network.probabilities(samples, batch)
-    finally:
-        if handle is not None:
-            handle.remove()
-    features = torch.cat(caught) if caught else probabilities.sqrt()
-    return features / features.norm(dim=1, keepdim=True).clamp_min(1e-12), probabilities
 
 
 def reason(names: Sequence[str], shares: Sequence[float], pick: Pick) -> str:

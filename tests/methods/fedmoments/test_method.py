@@ -128,7 +128,22 @@ def empty(parts: list[torch.Tensor]) -> list[torch.Tensor]:
     return [part[:0] for part in parts[:-1]] + parts[-1:]
 
 
-@pytest.mark.parametrize("made", [zero, identical, one_image, one_class, wrong_domain, empty])
+def of_no_class(parts: list[torch.Tensor], images: int = 8) -> list[torch.Tensor]:
+    """With so many of 40 images a site that are alike and of none of the classes."""
+    rng = torch.Generator().manual_seed(5)
+    mean, noise = torch.randn(WIDTH, generator=rng), torch.randn(60, images, 1, WIDTH, generator=rng)
+    odd = 2.0 + 0.9 * mean + noise
+    odd = (LENGTH * odd / odd.norm(dim=3, keepdim=True)).half()
+    return [torch.cat([part[images:], odd[k]]) for k, part in enumerate(parts)]
+
+
+def mostly_of_no_class(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    return of_no_class(parts, 28)
+
+
+@pytest.mark.parametrize(
+    "made", [of_no_class, mostly_of_no_class, zero, identical, one_image, one_class, wrong_domain, empty]
+)
 def test_useless_sites_do_no_harm(made) -> None:  # type: ignore[no-untyped-def]
     parts, _, site, test = world(0.3)
     found = trained(METHOD, made(parts), site, [range(60)] * 8)

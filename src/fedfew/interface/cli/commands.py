@@ -133,6 +133,7 @@ app = group(
             "folder", "[PATH]", "Labeled data: <class>/ folders, a labels.csv, or a table with the label column.",
             required=False,
         ),
+        flag("--unlabeled", "PATH has no labels: their mix of classes, and whether some look like none of them."),
         text("--group", "PATTERN", GROUPS, default=""),
         flag("--sites", "In a simulation: every client's class mix and accuracy too."),
         MODEL, ALLOW_CODE,

@@ -6,13 +6,15 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent, size
 from fedfew.data import noun_of
 from fedfew.data.dataset import Problem
-from fedfew.inference.evaluate import evaluate_files, evaluate_run
+from fedfew.inference.evaluate import evaluate_files, evaluate_run, evaluate_unlabeled
 from fedfew.inference.export import export_model
 from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
+from fedfew.inference.unlike import Unlike
 from fedfew.interface.console import Answer, note, print_table, say, warn_unreadable
 from fedfew.interface.progress import counting
 from fedfew.runs.folder import siblings
@@ -83,7 +85,7 @@ def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, allow_
     """Choose the images, rows or texts to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run, allow_code=allow_code)
     with counting("reading images") as report:
-        rows, candidates = choose(trained, images, count, report)
+        rows, candidates, unlike = choose(trained, images, count, report)
     warn_unreadable(candidates.problems)
 
     def show() -> None:
@@ -96,9 +98,17 @@ def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, allow_
         print_table(
             ("", candidates.kind, "reason"), [[str(r["rank"]), r[candidates.kind], r["reason"]] for r in rows], title, 3
         )
+        say_unlike(unlike, f"{candidates.kind}s")
 
     unreadable = [{"image": p.path, "reason": p.reason} for p in candidates.problems if p.skipped]
-    return {"run": str(run), "considered": len(candidates.names), "chosen": rows, "unreadable": unreadable}, show
+    about = {"run": str(run), "considered": len(candidates.names), "chosen": rows, "unreadable": unreadable}
+    return about | {"unlike": None if unlike is None else unlike.about()}, show
+
+
+def say_unlike(unlike: Unlike | None, noun: str) -> None:
+    """How many look like none of the classes."""
+    learned = "whether some are of none of your classes is not known: it takes a frozen backbone, and the run's labels"
+    say(learned if unlike is None else unlike.sentence(noun))
 
 
 def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str]) -> Answer:
@@ -119,11 +129,13 @@ def _server_only(run: Run) -> float | None:
 
 
 def evaluate(
-    run: Path, folder: Path | None, group: str, sites: bool, model: str, allow_code: Collection[str]
+    run: Path, folder: Path | None, unlabeled: bool, group: str, sites: bool, model: str, allow_code: Collection[str]
 ) -> Answer:
     """Evaluate a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
     trained = Run.open(run, allow_code=allow_code).using(model)
     problems: list[Problem] = []
+    if unlabeled:
+        return _without_labels(trained, folder)
     if folder is None:
         evaluation = evaluate_run(trained, sites=sites)
     else:
@@ -132,6 +144,23 @@ def evaluate(
     warn_unreadable(problems)
     about = {"run": str(run), "folder": None if folder is None else str(folder), "model": model}
     return about | evaluation, lambda: _show_evaluation(evaluation, noun_of(trained.dataset))
+
+
+def _without_labels(run: Run, folder: Path | None) -> Answer:
+    if folder is None:
+        raise FedfewError("E103", "--unlabeled", "needs a PATH", "Give the folder or table without labels")
+    with counting("reading images") as report:
+        result, unlike, problems = evaluate_unlabeled(run, folder, report)
+    warn_unreadable(problems)
+    noun = noun_of(run.dataset)
+
+    def show() -> None:
+        ranked = sorted(result["mix"].items(), key=lambda pair: -pair[1])
+        mix = ", ".join(f"{name} {percent(share, 0)}" for name, share in ranked if share >= LEAST)
+        say(f"{result['images']:,} {noun} without labels; predicted mix of classes: {mix}")
+        say_unlike(unlike, noun)
+
+    return {"run": str(run.path), "folder": str(folder)} | result, show
 
 
 def _show_evaluation(evaluation: dict[str, Any], noun: str) -> None:
