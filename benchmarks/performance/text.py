@@ -294,7 +294,7 @@ def _scaling(results: Results) -> str:
     result += " round of the small cnn while K grows; then all K of ResNet-9 of width 16, whose model has 1.6 MB.\n\n"
     head = ["K", "a round", "fleet", "around the training", "record and files", "start", "server's peak memory"]
     lines = [_scaling_line(row) for row in every if row["family"] in ("K", "m")]
-    result += _table(head, lines) + "\n"
+    result += _table(head, lines) + "\n" + _whatever_k(every)
     tried = [row for row in every if row["family"] == "screen"]
     if tried:
         alike = next(row for row in every if row["family"] == "K" and row["K"] == tried[0]["K"] and not row["workers"])
@@ -311,6 +311,19 @@ def _scaling(results: Results) -> str:
         for row in workers
     ]
     return result + _table(["fleet", "clients of a round", "against inline"], lines)
+
+
+def _whatever_k(every: list[dict[str, Any]]) -> str:
+    """What most of the time around the training is where K is largest."""
+    inline = [row for row in every if row["family"] == "K" and not row["workers"]]
+    most, fewest = max(inline, key=lambda row: row["K"]), min(inline, key=lambda row: row["K"])
+    turns, before = 1e3 * most["seconds"]["clients"], 1e3 * fewest["seconds"]["clients"]
+    return (
+        f"\nWith {most['K']:,} clients, {turns:.1f} of the {1e3 * most['around']:.1f} ms inline are the turns of the"
+        f" {most['m']} clients that were asked (take the message, load the network, read it out, check the answer):"
+        f" {turns / most['m']:.2f} ms each, {before / fewest['m']:.2f} where K is {fewest['K']}. So the time does not"
+        f" grow with K; 5 ms would be at most {5 / most['m']:.2f} ms a client, for everything.\n"
+    )
 
 
 def _fleet(row: dict[str, Any]) -> str:
