@@ -97,3 +97,15 @@ def test_noise_is_above_the_edge_once_in_a_hundred_times(samples: int, width: in
     largest = torch.linalg.eigvalsh(small @ small.transpose(1, 2) / samples)[:, -1]
     assert float((largest > noise_edge(samples, width)).float().mean()) <= 0.03
     assert float((largest > 0.9 * noise_edge(samples, width)).float().mean()) >= 0.1
+
+
+@pytest.mark.parametrize(("variance", "directions"), [(1.8, 0), (7.0, 1)])
+def test_a_direction_counts_from_where_noise_would_not_show_it(variance: float, directions: int) -> None:
+    """A spike of less than 1 + √(d/K) leaves the eigenvalues of the covariance as noise has them (Baik et al. 2005)."""
+    rng = torch.Generator().manual_seed(2)
+    counts = []
+    for _ in range(20):
+        x = torch.randn(99, 128, generator=rng)
+        x[:, 0] *= variance**0.5
+        counts.append(int((torch.linalg.eigvalsh(x.T @ x / 99) > noise_edge(99, 128)).sum()))
+    assert sum(count == directions for count in counts) >= 19
