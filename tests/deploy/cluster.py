@@ -21,11 +21,14 @@ from fedfew.deploy.plan import ServerPlan, make_network
 from fedfew.deploy.processes import free_ports
 
 FEDFEW = [sys.executable, "-m", "fedfew"]
+PATIENCE = 4.0
+"""All times that tests wait for something are multiplied by this. They are those of a machine with nothing else to do;
+what is waited for comes on a busy one too, and when it has come nobody waits longer."""
 
 
 def eventually(true: Callable[[], Any], seconds: float = 120.0, pause: float = 0.1) -> Any:
     """What ``true`` gives once it is true; False after the time."""
-    deadline = monotonic() + seconds
+    deadline = monotonic() + PATIENCE * seconds
     while monotonic() < deadline:
         if found := true():
             return found
@@ -82,7 +85,7 @@ class Started:
         return self.process.pid
 
     def wait(self, seconds: float = 180.0) -> int:
-        return self.process.wait(seconds)
+        return self.process.wait(PATIENCE * seconds)
 
     def result(self) -> dict[str, Any]:
         """The JSON on the last line."""
@@ -168,7 +171,7 @@ def cluster(
     """A network with small NPZ files for its sites; all that was started is ended."""
     settings = {
         "clients": len(sites), "participation": 1.0, "rounds": 3, "labels": 40, "dataset.validation": 20,
-        "dataset.test": 40, "server.epochs": 1, "model.width": 4, "fleet.wait": 120.0, "fleet.timeout": 100.0,
+        "dataset.test": 40, "server.epochs": 1, "model.width": 4, "fleet.wait": 400.0, "fleet.timeout": 200.0,
     }  # fmt: skip
     config = load("quick", settings | (changes or {}))
     document = dumps(config.document)

@@ -99,7 +99,7 @@ def test_a_run_killed_in_every_round_ends_with_the_model_of_an_undisturbed_one(t
 
 
 def test_a_site_that_stalls_misses_its_round_and_its_late_answer_is_told(tmp_path: Path) -> None:
-    with cluster(tmp_path, {"rounds": 6, "fleet.timeout": 25.0, "fleet.min_clients": 1}) as network:
+    with cluster(tmp_path, {"rounds": 6, "fleet.timeout": 60.0, "fleet.min_clients": 1}) as network:
         server = network.server()
         network.site("a")
         b = network.site("b")

@@ -60,7 +60,7 @@ def hosts() -> Iterator[dict[str, str]]:
 def test_three_sites_on_hosts_of_their_own_one_behind_a_proxy_and_one_cut_off(
     tmp_path: Path, hosts: dict[str, str]
 ) -> None:
-    changes = {"rounds": 5, "fleet.min_clients": 1, "fleet.timeout": 60.0}
+    changes = {"rounds": 5, "fleet.min_clients": 1, "fleet.timeout": 90.0}
     command = ["ip", "netns", "exec", hosts["server"], sys.executable, "-c", PROXY]
     with (tmp_path / "proxy.log").open("wb") as log:
         proxy = subprocess.Popen(command, stdout=log, stderr=subprocess.DEVNULL)

@@ -35,7 +35,7 @@ def lines(block: Block) -> list[list[str]]:
 
 
 def said(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*FEDFEW, *words], cwd=place, capture_output=True, text=True, timeout=300)
+    return subprocess.run([*FEDFEW, *words], cwd=place, capture_output=True, text=True, timeout=900)
 
 
 def test_the_guide_for_three_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,7 +210,7 @@ def test_the_example_joins_a_superlink_that_runs(superlink: tuple[str, dict[str,
     name, environment = superlink
     out = tmp_path / "run"
     command = ["flwr", "run", str(APP), name, "--run-config", f'rounds=2 out="{out}"', "--format", "json"]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert '"success": true' in said.stdout, said.stdout + said.stderr
     done = eventually((out / "summary.json").exists, 240, 0.5)
     logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in tmp_path.glob("*.log"))
