@@ -48,8 +48,8 @@ KINDS = {
     "sum": {"privacy.sums": "secure"},
     "site": {},
 }
-CELLS = Path(__file__).parent / "results" / "private_sums.csv"
 PAGE = Path("docs/understand/security.md")
+CELLS = PAGE.parent / PAGE.stem / "private-sums.csv"
 BEGIN, END = "<!-- private sums: begin -->", "<!-- private sums: end -->"
 Row = dict[str, Any]
 
@@ -160,7 +160,6 @@ def page() -> None:
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.split(END)[1]}", "utf-8")
     with rc_context({"svg.fonttype": "none"}):
         save(figure(table), PAGE.parent / PAGE.stem / "private-sums", ("svg",))
-    (PAGE.parent / PAGE.stem / "private-sums.csv").write_text(CELLS.read_text("utf-8"), "utf-8")
 
 
 def _told(values: list[float]) -> str:
