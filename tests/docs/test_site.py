@@ -85,6 +85,14 @@ def test_the_site_is_built_and_asks_no_other_machine_for_anything(tmp_path: Path
     assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheets)
 
 
+def test_a_test_that_is_named_exists() -> None:
+    """The guarantees of a network name the tests that hold them to it."""
+    present = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "SECURITY.md"]
+    named = {name for page in pages for name in re.findall(r"\btest_\w+\.py", page.read_text("utf-8"))}
+    assert len(named) > 20 and named <= present, named - present
+
+
 def test_equations_are_set() -> None:
     html = fence("w_k = n_k/Σn < a^t\nmean w_kψ_k\n")
     assert html.count("<div>") == 2
