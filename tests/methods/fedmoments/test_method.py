@@ -12,6 +12,7 @@ from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.method import FEDMOMENTS
 from fedfew.methods.fedmoments.share import Share
+from fedfew.methods.fedmoments.survey import Tally
 from fedfew.methods.server_only import ServerOnly
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.rounds import count, server_turn
@@ -239,6 +240,16 @@ def test_sums_travel_in_eight_bits() -> None:
     assert torch.equal(decoded[:header], exact.reply["sums"][:header])
     step = exact.reply["sums"][header:].abs().max() / 127
     assert float((decoded - exact.reply["sums"]).abs().max()) <= float(step) / 2 + 1e-6
+
+
+def test_a_client_sends_at_most_150_kilobytes_in_a_run_of_seven_steps() -> None:
+    """The defaults, ten classes on 1,280 features: a byte for each number, four for those that are exact."""
+    method = FEDMOMENTS.method(SERVER, LocalSGD(), METHOD.aggregator)
+    shape = method.shape(10, 1280)
+    survey, step = Tally.length(shape.width), shape.length + 3 * shape.header
+    assert survey == 384 + 384 * 385 // 2 == 74_304
+    assert step == 10 * (384 + 4 * 128) + 4 * (2 + 5 * (10 + 19)) == 9_548
+    assert survey + 7 * step <= 150_000
 
 
 def test_a_client_that_is_forgotten_leaves_nothing_in_survey_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
