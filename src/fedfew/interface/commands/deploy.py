@@ -172,7 +172,8 @@ def _confirm(thing: str, shown: str, said: str) -> None:
     """E513 unless the fingerprint is the one that the other side read out: in an option, or by the person here."""
     if said:
         if said.replace(" ", "").lower() != shown.replace(" ", ""):
-            raise FedfewError("E513", "--fingerprint", f"{thing} has the fingerprint {shown}")
+            remedy = "Ask the other side again; if it stays another one, somebody changed the file on its way"
+            raise FedfewError("E513", "--fingerprint", f"{thing} has the fingerprint {shown}", remedy)
     elif not sys.stdin.isatty():
         reason = f"is missing; {thing} has {shown}"
         raise FedfewError("E513", "--fingerprint", reason, "Compare it with the other side, then give it")
