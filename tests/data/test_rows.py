@@ -195,6 +195,9 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str]] = {
     "names twice": (csv("a,a,label\n1,2,x\n"), "the name 'a' twice"),
     "no rows": (csv("a,label\n"), "no rows below"),
     "one class": (csv("a,label\n1,x\n2,x\n"), "one class"),
+    "a class of the test set alone": (
+        csv("a,label,split\n1,x,server\n2,y,server\n3,Y,test\n4,,client\n"), "no row of the server has the class Y in",
+    ),
     "no columns": (csv("label\nx\ny\n"), "none to learn from"),
     "nothing varies": (csv("a,label\n1,x\n1,y\n"), "no column varies"),
     "no labels": (npz(x=np.eye(2), y=[-1, -1]), "no labeled rows"),

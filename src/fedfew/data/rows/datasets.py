@@ -238,6 +238,9 @@ def assembled(name: str, parts: SplitRows, samples: Callable[[Rows], Samples], f
     classes, numbers = numbered([class_names(rows, label) for rows in (parts.server, parts.test)], (), where)
     if len(classes) < 2:
         raise FedfewError("E206", where, f"column {label} has one class, at least 2 are needed", LAYOUT)
+    if unseen := sorted(set(numbers[1].tolist()) - set(numbers[0].tolist())):
+        message = f"no row of the server has the class {classes[unseen[0]]} in column {label}, but the test set has"
+        raise FedfewError("E206", where, message, "Label some, or leave the class out of the test set")
     train, test = (LabeledSet(samples(rows), y) for rows, y in zip((parts.server, parts.test), numbers, strict=True))
     if parts.sites is None:
         cells = parts.server.columns.get(parts.site)
