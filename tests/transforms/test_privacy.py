@@ -116,12 +116,17 @@ def test_clipping_fails_closed() -> None:
 
 def test_sums_are_clipped_together_with_changes_and_bounded_by_the_clip_alone() -> None:
     site = ClientSite(0, None, torch.zeros(3), 10, False)  # type: ignore[arg-type]
-    schema = {"psi": Expected((1,), near="omega"), "sums": Expected((2,), per_example=1.0)}
+    never = "no sums are like this"
+    schema = {
+        "psi": Expected((1,), near="omega"),
+        "sums": Expected((2,), per_example=1.0, rule=lambda *_: never),
+    }
     sent, trained = {"omega": torch.tensor([2.0])}, {"psi": torch.tensor([5.0]), "sums": torch.tensor([0.0, 4.0])}
     left = Private(2.5, 0.0).outgoing(Trained(trained), sent, schema, site, stream(0, "x")).reply
     assert left["psi"].tolist() == [3.5] and left["sums"].tolist() == [0.0, 2.0], "half of a change of length 5"
     travels = Private(2.5, 0.0).travels(schema, Layout((), (), (0,), 0))
     assert [expected.per_example for expected in travels.values()] == [0.0, 0.0]
+    assert travels["sums"].rule is None, "noise makes sums that no images have"
     assert travels["psi"].near == "omega"
 
 
