@@ -92,6 +92,12 @@ def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
 
 
+def test_the_published_table_is_that_of_its_records() -> None:
+    root = Path(methods.__file__).parents[1]
+    text = section("digits", root / "benchmarks/results/methods-digits.jsonl.xz", [TASKS["digits"].shared["rounds"]])
+    assert text in (root / "docs/understand/results.md").read_text("utf-8")
+
+
 def test_labels_spread_over_neighbors_and_not_over_gaps() -> None:
     """Two rings, one label each: the nearest label is often the wrong one, the ring's own never."""
     rng = torch.Generator().manual_seed(0)
