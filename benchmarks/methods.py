@@ -106,9 +106,10 @@ def keep(task: Task, folder: Path, target: Path) -> None:
     runs = [*starts(task, known).values(), *(run for _, run in runs_of(task, known))]
     command = f"python -m benchmarks.methods {task.key}"
     kept = {
-        run.name: slim(run).with_(
+        run.name: run.with_(
             document={**run.document, "start": Path(run.document["start"]).name},
             environment={**run.environment, "command": command},
+            records=slim(run).records,
         )
         for run in runs
         if run.finished
