@@ -17,7 +17,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.data.dataset import folded
 from fedfew.data.federation import Split, federate
 from fedfew.data.images.folders import LABELS, scan
-from fedfew.data.images.looks import different, looks
+from fedfew.data.images.looks import apart, different, looks
 from fedfew.data.images.own import folder
 from fedfew.data.images.subjects import with_subjects
 from fedfew.deploy.site.images import load_samples
@@ -151,6 +151,24 @@ def test_a_site_with_another_scanner_looks_different_and_one_without_does_not(
     result = different(looks(pictures(40, 0)), torch.arange(40) % 4, sites)
     assert [difference.site for difference in result] == ["b"]
     assert words in result[0].words
+
+
+def test_features_of_another_scanner_are_apart_and_those_of_another_mix_of_classes_are_not() -> None:
+    rng = torch.Generator().manual_seed(0)
+    means = 3 * torch.randn(4, 50, generator=rng)
+
+    def drawn(classes: torch.Tensor) -> torch.Tensor:
+        return (means[classes] + torch.randn(len(classes), 50, generator=rng)).double()
+
+    labels = torch.arange(40) % 4
+    sites = {f"mixed {k}": drawn(torch.arange(100) % 4) for k in range(20)}
+    sites |= {f"one class {k}": drawn(torch.full((100,), k % 4)) for k in range(20)}
+    sites |= {f"a few {k}": drawn(torch.arange(3) % 4) for k in range(20)}
+    assert apart(drawn(labels), labels, sites) == []
+    # a shift s is noticed beyond s² = tr(W) (1/40 + 1/100) (1 + 3 √(2/36)) = 1.7², with tr(W) = 50; it is 2.1²
+    moved = {name: x + torch.randn(50, generator=rng) * 0.3 for name, x in sites.items() if name.startswith("mixed")}
+    assert len(apart(drawn(labels), labels, moved)) == 20
+    assert apart(drawn(labels[:4]), labels[:4], moved) == [], "one label of a class says nothing about its spread"
 
 
 def test_a_site_with_a_single_class_does_not_look_different() -> None:

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
-from tests.data.digit_folders import write_digits
+from tests.data.digit_folders import put_image, write_digits
 from tests.data.image_zoo import READ, SKIPPED, mutants, saved, webp_claiming, zoo
 from tests.interface.fedfew_command import Capture, fedfew
 
+from fedfew.core.extras import installed
+from fedfew.data import DATASETS
 from fedfew.runs.session import Experiment
 
 
@@ -99,6 +101,29 @@ def test_a_site_whose_images_are_negatives_is_named(digits: Path, capsys: Captur
     assert said.status == 0
     assert list(said.json["different"]) == ["hospital-2"] and "brighter" in said.json["different"]["hospital-2"]
     assert "hospital-2 (brighter" in said.err and "looks different from your labels" in said.err
+
+
+@pytest.mark.skipif(not installed("pretrained"), reason="needs the extra pretrained")
+def test_a_noisy_site_is_named_by_its_features(tmp_path: Path, capsys: Capture) -> None:
+    photos, rng = DATASETS["mini-cifar"](), np.random.default_rng(0)
+    for label, name in enumerate(photos.classes):
+        here = np.flatnonzero(photos.train.labels.numpy() == label).tolist()
+        parts = {
+            f"server/{name}": here[:4],
+            "clients/a": here[4:14],
+            "clients/b": here[14:24],
+            f"test/{name}": here[-4:],
+        }
+        for folder, own in parts.items():
+            for i in own:
+                image = photos.train.samples.data[i].numpy().astype(float)
+                image += 40 * rng.standard_normal(image.shape) * (folder == "clients/b")
+                put_image(tmp_path / folder, image.clip(0, 255).astype(np.uint8), i)
+    words = ("--set", "model.name=efficientnet-lite0", "--set", "model.size=96", "--json")
+    said = fedfew(capsys, "check", tmp_path, *words)
+    assert said.status == 0, said.err
+    assert list(said.json["different"]) == ["b"] and "unlike in its features" in said.json["different"]["b"]
+    assert "unlike in its features) looks different from your labels" in said.err
 
 
 def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: Capture) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedfew.config import worker
 from fedfew.config.names import SITES, Named
@@ -22,6 +22,7 @@ from fedfew.core.types import Fleet, Method, Oracle, Report, ServerSite
 from fedfew.data.clients import ClientsData, D
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
+from fedfew.data.samples import Images
 from fedfew.methods.entry import POPULATION
 from fedfew.models import IMAGES, MODELS, TAKES
 from fedfew.models.build import build_head, build_model, has_backbone
@@ -113,6 +114,17 @@ def prepare(config: Config, data: D, report: Report | None = None, backbone: str
         data = with_features(data, module, cores(), engine.chosen_device(), report, displaced, named)
         module = module.trained_part()
     return data, _bound(module, data, engine)
+
+
+def features_of(config: Config, images: Tensor, report: Report | None = None) -> Tensor:
+    """What the config's frozen backbone makes of images, from the cache or computed."""
+    model, (channels, size) = config.model, images.shape[1:3]
+    module = build_model(model.name, channels, size, 2, model.settings, stream(config.seed, "model"))
+    assert has_backbone(module)
+    from fedfew.models.backbones.features import extract  # noqa: PLC0415 - only for a backbone
+
+    device = config.engine.chosen_device()
+    return extract(module, [Images(images)], cores(), device, report)[0][:, 0]
 
 
 def network_of(config: Config, data: ClientsData) -> Network:

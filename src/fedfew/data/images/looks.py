@@ -2,9 +2,10 @@
 
 A site's own mix of classes moves its means too. So a site looks different if its mean is further from the labels' than
 ``MIX`` deviations of the class means (a site with a single class is seldom further) and ``ERRORS`` standard errors.
+A backbone's features see more. There, what a mix of classes explains is taken out: the directions between class means.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -20,8 +21,11 @@ WORDS = (
     ("smoother", "noisier"),
     ("less colorful", "more colorful"),
 )
+UNLIKE = "unlike in its features"
 MIX, ERRORS = 1.5, 3.0
 CHUNK = 512
+SEEN = 300
+"""Images of a site, at most, whose features are compared."""
 SECOND = torch.tensor([[[[0.0, 1, 0], [1, -4, 1], [0, 1, 0]]]])
 """The second difference in both directions."""
 
@@ -37,8 +41,11 @@ class Difference:
         return f"{self.site} ({', '.join(self.words)})"
 
 
-def odd_looking(folder: Folder) -> list[Difference]:
-    """The sites whose images look different from the server's labels, in the order of their names."""
+def odd_looking(folder: Folder, embed: Callable[[Tensor], Tensor] | None = None) -> list[Difference]:
+    """The sites whose images look different from the server's labels, in the order of their names.
+
+    ``embed`` makes feature vectors of images, if there is a backbone.
+    """
     labels = folder.rows("server")
     if not labels:
         return []
@@ -49,7 +56,43 @@ def odd_looking(folder: Folder) -> list[Difference]:
     for row in folder.rows("clients"):
         members.setdefault(folder.files[row].group, []).append(row)
     sites = {name: looks(folder.images[rows]) for name, rows in members.items()}
-    return different(server, classes, sites)
+    result = {difference.site: difference for difference in different(server, classes, sites)}
+    if embed is not None and members:
+        some = {name: rows[:: -(-len(rows) // SEEN)] for name, rows in members.items()}
+        chosen = [labels, *some.values()]
+        features = embed(folder.images[[row for rows in chosen for row in rows]]).double()
+        own, *others = features.split([len(rows) for rows in chosen])
+        for name in apart(own, classes, dict(zip(some, others, strict=True))):
+            result[name] = Difference(name, (*(result[name].words if name in result else ()), UNLIKE))
+    return [result[name] for name in sorted(result)]
+
+
+def apart(server: Tensor, classes: Tensor, sites: Mapping[str, Tensor]) -> list[str]:
+    """The sites (name → m×d) whose mean feature is off the class means of the labels (n×d) by more than chance.
+
+    The squared distance off the directions between class means is on average at most tr(W) (Σ_c π_c² / n_c + 1/m) with
+    the covariance W within a class, the site's class shares π and n_c labels of class c. Its relative deviation is
+    √(2 tr(W²)) / tr(W). Shares are those of the nearest class means.
+    """
+    names, rank = classes.unique(return_inverse=True)
+    counts = torch.bincount(rank).double()
+    freedom = len(server) - len(names)
+    if freedom < 1 or len(names) < 2:
+        return []
+    means = torch.zeros(len(names), server.shape[1], dtype=torch.float64).index_add_(0, rank, server) / counts[:, None]
+    within = server - means[rank]
+    gram = within @ within.T / freedom
+    spread, reach = gram.trace(), 1 + ERRORS * (2 * gram.square().sum()).sqrt() / gram.trace().clamp_min(1e-12)
+    middle = means.mean(0)
+    between = torch.linalg.svd(means - middle, full_matrices=False).Vh[:-1]
+    result = []
+    for name, x in sites.items():
+        off = x.mean(0) - middle
+        off = off - between.T @ (between @ off)
+        shares = torch.bincount(torch.cdist(x, means).argmin(1), minlength=len(names)) / len(x)
+        if off.square().sum() > reach * spread * ((shares.square() / counts).sum() + 1 / len(x)) + 1e-9:
+            result.append(name)
+    return result
 
 
 def looks(images: Tensor) -> Tensor:

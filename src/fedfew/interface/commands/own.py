@@ -11,7 +11,7 @@ from typing import Any
 
 from fedfew.config.first_config import Suggestion, next_steps, suggest
 from fedfew.config.first_rows import holds_rows, suggest_rows
-from fedfew.config.parts import assemble
+from fedfew.config.parts import assemble, features_of
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
@@ -244,7 +244,9 @@ def examined(config: Config) -> tuple[Folder, Faults, list[Difference]]:
     with counting("reading images") as report:
         folder = read(report, **config.dataset.source.settings)
     errors, warnings = check_folder(folder, config.client.batch, **config.dataset.source.settings)
-    odd = odd_looking(folder)
+    backbone = config.model.frozen and not config.model.own
+    with counting("features of images") as report:
+        odd = odd_looking(folder, (lambda images: features_of(config, images, report)) if backbone else None)
     if odd:
         warnings.append(FedfewError("E212", shown(folder.root), _look_different(list(map(str, odd)))))
     return folder, (errors, warnings), odd
