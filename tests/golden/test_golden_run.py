@@ -18,9 +18,9 @@ GOLDEN = Path(__file__).with_name("rounds.json")
 EASY: dict[str, dict[str, Any]] = {
     "fedmix": {"method__threshold": 0.15},
     "fedavg": {"objective__threshold": 0.3},
-    "fedmatch": {"method__threshold": 0.12, "method__interval": 1},
+    "fedmatch": {"method__threshold": 0.12, "method__interval": 1, "method__lambda_s": 10.0},
 }
-"""Thresholds low enough that a model of two rounds votes with some images."""
+"""Thresholds low enough that a model of two rounds votes with some images; FedMatch's own weight of the labels."""
 METHODS = tuple(EASY)
 TOLERANCE = 1e-4
 COARSE = {"accuracy", "validation", "coverage", "correct", "pseudo_classes"}
