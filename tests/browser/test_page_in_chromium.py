@@ -152,7 +152,7 @@ def test_a_comparison_fits_a_desk(tab: Tab, runs: Path, server: str) -> None:
     )
     assert tab.run(cut) == 0
     heads = tab.run("[...document.querySelectorAll('.compared thead th')].map(th => th.textContent)")
-    assert heads[:3] == ["method", "accuracy in %", "against server-only, paired"]
+    assert heads[:3] == ["method", "accuracy in %", "against server-only"]
     assert tab.run("[...document.querySelectorAll('details.note')].every(d => !d.open)")
 
 
