@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pandas
 import pytest
-from tests.interface.fedfew_command import Capture, fedfew
+from tests.interface.fedfew_command import Capture, Said, fedfew
 from tests.models.test_sentence import encoder, notes  # noqa: F401 - a fixture
 
 from fedfew import from_arrays, load_classifier
@@ -40,15 +40,22 @@ def patients(path: Path, seed: int = 0, blank: bool = True) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rows")
-    patients(folder / "patients.csv")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Said]:
+    """A folder, and what the command said there once it has run."""
+    return {tmp_path_factory.mktemp("rows"): Said(-1, "", "")}
+
+
+@pytest.fixture
+def tried(trial: dict[Path, Said], capsys: Capture) -> Path:
+    [(folder, said)] = trial.items()
+    if said.status == -1:
+        words = ("--set", "rounds=3", "--set", "fleet.kind=inline", "--out", folder / "runs")
+        trial[folder] = fedfew(capsys, "try", patients(folder / "patients.csv"), *words)
     return folder
 
 
-def test_a_table_is_tried_without_code(tried: Path, capsys: Capture) -> None:
-    said = fedfew(capsys, "try", tried / "patients.csv", "--set", "rounds=3", "--set", "fleet.kind=inline",
-                  "--out", tried / "runs")  # fmt: skip
+def test_a_table_is_tried_without_code(tried: Path, trial: dict[Path, Said]) -> None:
+    said = trial[tried]
     assert said.status == 0 and "test rows" in said.out and "sites' rows" in said.out
     for reason in ("a table with", "patient_id is left out", "missing values: ", "linear with fedmoments"):
         assert reason in said.err

@@ -138,7 +138,7 @@ def test_photographs_with_30_labels_and_5_skewed_sites(
     found = said.json
     assert found["method"] == "fedmoments" and found["accuracy"]["mean"] >= 0.8
     assert found["helps"] and found["difference"]["low"] > 0, "above the linear probe on the same labels"
-    assert found["sentence"].startswith("The sites' images bring +")
+    assert found["sentence"].startswith("The sites' images and the classes' names bring +")
     assert fedfew(capsys, "evaluate", found["model"], "--json").json["accuracy"] == found["accuracy"]["mean"]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "images").symlink_to(folder)
