@@ -16,8 +16,8 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.data.dataset import folded
 from fedfew.data.federation import Split, federate
-from fedfew.data.images.folders import LABELS, scan
-from fedfew.data.images.looks import apart, different, looks
+from fedfew.data.images.folders import LABELS, Folder, ImageFile, scan
+from fedfew.data.images.looks import apart, different, looks, odd_looking
 from fedfew.data.images.own import folder
 from fedfew.data.images.subjects import with_subjects
 from fedfew.deploy.site.images import load_samples
@@ -169,6 +169,20 @@ def test_features_of_another_scanner_are_apart_and_those_of_another_mix_of_class
     moved = {name: x + torch.randn(50, generator=rng) * 0.3 for name, x in sites.items() if name.startswith("mixed")}
     assert len(apart(drawn(labels), labels, moved)) == 20
     assert apart(drawn(labels[:4]), labels[:4], moved) == [], "one label of a class says nothing about its spread"
+
+
+def test_of_many_images_some_are_compared(tmp_path: Path) -> None:
+    sizes = list[int]()
+
+    def embed(images: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(images))
+        return images.float().mean((2, 3))
+
+    paths = [("server", f"{k % 2}", k) for k in range(2500)] + [("clients", "a", k) for k in range(700)]
+    files = [ImageFile(f"{part}/{group}/{k}", part, group) for part, group, k in paths]
+    noise = torch.randint(256, (len(files), 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    groups = {"server": ("0", "1"), "clients": ("a",)}
+    assert odd_looking(Folder(tmp_path, files, [], groups, images=noise), embed) == [] and sizes == [834 + 234]
 
 
 def test_a_site_with_a_single_class_does_not_look_different() -> None:

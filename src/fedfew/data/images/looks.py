@@ -24,8 +24,8 @@ WORDS = (
 UNLIKE = "unlike in its features"
 MIX, ERRORS = 1.5, 3.0
 CHUNK = 512
-SEEN = 300
-"""Images of a site, at most, whose features are compared."""
+SEEN, LABELS = 300, 1000
+"""Images of a site and of the server, at most, whose features are compared."""
 SECOND = torch.tensor([[[[0.0, 1, 0], [1, -4, 1], [0, 1, 0]]]])
 """The second difference in both directions."""
 
@@ -58,11 +58,12 @@ def odd_looking(folder: Folder, embed: Callable[[Tensor], Tensor] | None = None)
     sites = {name: looks(folder.images[rows]) for name, rows in members.items()}
     result = {difference.site: difference for difference in different(server, classes, sites)}
     if embed is not None and members:
+        stride = -(-len(labels) // LABELS)
         some = {name: rows[:: -(-len(rows) // SEEN)] for name, rows in members.items()}
-        chosen = [labels, *some.values()]
+        chosen = [labels[::stride], *some.values()]
         features = embed(folder.images[[row for rows in chosen for row in rows]]).double()
         own, *others = features.split([len(rows) for rows in chosen])
-        for name in apart(own, classes, dict(zip(some, others, strict=True))):
+        for name in apart(own, classes[::stride], dict(zip(some, others, strict=True))):
             result[name] = Difference(name, (*(result[name].words if name in result else ()), UNLIKE))
     return [result[name] for name in sorted(result)]
 
